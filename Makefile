@@ -1,0 +1,70 @@
+# Everything runs in a virtual environment of its own, with the versions of constraints.txt.
+PYTHON ?= python3
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq
+NATIVE_SOURCES := CMakeLists.txt $(shell find native -mindepth 1)
+# directories count too: their time changes when a file is removed
+PACKAGE_SOURCES := pyproject.toml README.md $(NATIVE_SOURCES) \
+    $(shell find src -path src/actnn/lib -prune -o -name __pycache__ -prune -o -print)
+LIBRARY := src/actnn/lib
+
+# pip 25.3 and newer read the second name for build environments, older ones the first; both split at spaces, hence
+# no absolute path
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: demo test lint test-native test-python native format clean
+
+demo: $(VENV)/demo-installed
+	$(BIN)/python -m actnn demo
+
+test: lint test-native test-python
+
+lint: $(VENV)/test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-native: $(VENV)/test-installed
+	cmake -S . -B build/sanitize -G Ninja --log-level=WARNING \
+	    -DACTNN_BUILD_TESTS=ON -DACTNN_SANITIZE=ON -DACTNN_WERROR=ON
+	cmake --build build/sanitize
+	ctest --test-dir build/sanitize --output-on-failure
+
+test-python: $(VENV)/test-installed
+	$(BIN)/python -m pytest
+
+# For work on the sources: builds the library into src, so that PYTHONPATH=src runs without an install.
+native: $(VENV)/build-tools
+	cmake -S . -B build/native -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release
+	cmake --build build/native
+	cmake --install build/native --prefix src
+
+format: $(VENV)/test-installed
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist $(LIBRARY) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/created:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/build-tools: constraints.txt | $(VENV)/created
+	$(PIP) cmake ninja
+	touch $@
+
+# torch first and by itself: nothing that comes later may loosen its version
+$(VENV)/torch-installed: constraints.txt | $(VENV)/created
+	$(PIP) torch
+	touch $@
+
+$(VENV)/demo-installed $(VENV)/test-installed: $(VENV)/%-installed: $(PACKAGE_SOURCES) $(VENV)/torch-installed
+	$(PIP) ".[torch,$*]"
+	touch $@

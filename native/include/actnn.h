@@ -1,0 +1,138 @@
+/* The whole ABI of the native kernels: plain C, no Python, no framework.
+ *
+ * docs/format.md defines every byte. Pointers need no alignment. No function allocates, throws or keeps state;
+ * all return an actnn_status. `threads` bounds the OpenMP threads of one call. */
+#ifndef ACTNN_H
+#define ACTNN_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define ACTNN_API __declspec(dllexport)
+#else
+#define ACTNN_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ACTNN_ABI_VERSION 1
+
+typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
+typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
+typedef enum { ACTNN_WHOLE = 0, ACTNN_POSITIVE = 1 } actnn_part;
+typedef enum { ACTNN_SCALAR = 0, ACTNN_AVX2 = 1 } actnn_simd;
+
+typedef enum {
+    ACTNN_OK = 0,
+    ACTNN_BAD_ARGUMENT = 1, /* a null pointer, a negative size, an unknown enumerator */
+    ACTNN_BAD_WIDTH = 2,    /* a width or a number of negative levels outside the format */
+    ACTNN_UNSUPPORTED = 3   /* this CPU lacks the instructions that were asked for */
+} actnn_status;
+
+/* Where the planes of a code lie and what its words mean. */
+typedef struct {
+    int64_t samples;
+    int64_t elements;              /* of one sample */
+    int32_t bits;                  /* width of every sample; unused where sample_bits is given */
+    int32_t rounding;              /* actnn_rounding */
+    uint8_t negative[12];          /* N of a split code by width, entries 1 to 8; the rest is padding */
+    const uint8_t *sample_bits;    /* NULL, or the width of each sample */
+    const int64_t *sample_offsets; /* NULL, or the byte offset in the buffer of each sample's planes */
+} actnn_layout;
+
+ACTNN_API int32_t actnn_abi_version(void);
+/* The best instruction set that this CPU runs. */
+ACTNN_API int32_t actnn_best_simd(void);
+/* Threads that OpenMP would use by itself; 1 in a build without it. */
+ACTNN_API int32_t actnn_max_threads(void);
+
+/* Split codes: values -> buffer (key, scales, planes) and back. */
+ACTNN_API int32_t actnn_encode(const actnn_layout *layout, int32_t simd, int32_t threads, const uint32_t key[4],
+                               const void *values, int32_t dtype, uint8_t *buffer);
+ACTNN_API int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, const uint8_t *buffer,
+                               int32_t part, void *values, int32_t dtype);
+
+/* Masks: one plane of `not (x <= 0)`. */
+ACTNN_API int32_t actnn_encode_mask(int64_t samples, int64_t elements, int32_t simd, int32_t threads,
+                                    const void *values, int32_t dtype, uint8_t *planes);
+/* out = grad * (bit ? above : below); grad and out may be the same array.
+ * The mask is a mask code (layout NULL) or a split code read as `word >= N`. */
+ACTNN_API int32_t actnn_apply_mask(const actnn_layout *layout, int64_t samples, int64_t elements, int32_t simd,
+                                   int32_t threads, const uint8_t *buffer, float above, float below,
+                                   const void *grad, void *out, int32_t dtype);
+
+/* Index codes: int32 values below 2^bits, widths 1 to 24. */
+ACTNN_API int32_t actnn_encode_index(int64_t samples, int64_t elements, int32_t bits, int32_t threads,
+                                     const int32_t *values, uint8_t *planes);
+ACTNN_API int32_t actnn_decode_index(int64_t samples, int64_t elements, int32_t bits, int32_t threads,
+                                     const uint8_t *planes, int32_t *values);
+
+/* Element e of a sample belongs to channel e / inner % channels: inner is H*W for NCHW and 1 for channels_last. */
+typedef struct {
+    int64_t channels;
+    int64_t inner;
+} actnn_channels;
+
+/* Arrays of one float a channel. y = x * slope + offset; coded is v = (x - mean) * inverse - threshold. */
+typedef struct {
+    const float *slope;
+    const float *offset;
+    const float *mean;
+    const float *inverse;
+    const float *threshold;
+} actnn_normalization;
+
+/* As actnn_decode, returning v * scale[c] + shift[c] (two operations); only codes of a BatchNorm are read so. */
+ACTNN_API int32_t actnn_decode_affine(const actnn_layout *layout, const actnn_channels *channels, int32_t simd,
+                                      int32_t threads, const uint8_t *buffer, int32_t part, const float *scale,
+                                      const float *shift, void *values, int32_t dtype);
+
+/* Mean, biased variance, minimum and maximum of each channel; independent of the number of threads. */
+ACTNN_API int32_t actnn_channel_statistics(int64_t samples, int64_t elements, const actnn_channels *channels,
+                                           int32_t simd, int32_t threads, const void *values, int32_t dtype,
+                                           float *mean, float *variance, float *low, float *high);
+
+/* One pass that writes y to out (which may be values) and the code of v to buffer. In a split code the side of an
+ * element is that of y, `not (y <= 0)`, and a v on the wrong side of zero by rounding counts as zero. */
+ACTNN_API int32_t actnn_normalize(const actnn_layout *layout, const actnn_channels *channels,
+                                  const actnn_normalization *normalization, int32_t simd, int32_t threads,
+                                  const uint32_t key[4], const void *values, void *out, int32_t dtype,
+                                  uint8_t *buffer);
+
+/* Floats of workspace that actnn_gradient_sums needs. */
+ACTNN_API int64_t actnn_gradient_workspace(const actnn_layout *layout, const actnn_channels *channels);
+
+/* Sums over each channel of grad and of grad * v, v decoded on the way; independent of the number of threads.
+ * With `rectified`, grad counts as zero where the code's word lies below N (a ReLU's backward on the way). */
+ACTNN_API int32_t actnn_gradient_sums(const actnn_layout *layout, const actnn_channels *channels, int32_t rectified,
+                                      int32_t simd, int32_t threads, const uint8_t *buffer, const void *grad,
+                                      int32_t dtype, float *workspace, float *sum_grad, float *sum_product);
+
+/* out = grad * of_grad[c] + (v * of_value[c] + constant[c]); out may be grad. */
+ACTNN_API int32_t actnn_gradient(const actnn_layout *layout, const actnn_channels *channels, int32_t rectified,
+                                 int32_t simd, int32_t threads, const uint8_t *buffer, const void *grad,
+                                 int32_t dtype, const float *of_grad, const float *of_value, const float *constant,
+                                 void *out);
+
+/* Max pooling over two axes (one-dimensional pooling has height 1): positions within windows, row by row, go into an
+ * index code of `bits` planes in the memory order of the output. NaN wins, as in the frameworks. */
+typedef struct {
+    int64_t samples, channels;
+    int64_t input[2], output[2]; /* height, width */
+    int32_t kernel[2], stride[2], padding[2], dilation[2];
+    int32_t channels_last;
+    int32_t bits;
+} actnn_pool;
+
+ACTNN_API int32_t actnn_max_pool(const actnn_pool *pool, int32_t threads, const void *values, int32_t dtype,
+                                 void *out, uint8_t *planes);
+/* Writes the whole of grad_values; sums windows that overlap in the order of the output. */
+ACTNN_API int32_t actnn_max_pool_backward(const actnn_pool *pool, int32_t threads, const uint8_t *planes,
+                                          const void *grad, int32_t dtype, void *grad_values);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,71 @@
+// Arrays of any number type as groups of floats, without a copy where they already are.
+#pragma once
+
+#include <cstdint>
+
+#include "group.h"
+#include "numbers.h"
+
+namespace actnn {
+
+// An output far larger than the caches is written past them: it would be gone before anyone reads it.
+constexpr int64_t STREAMED_BYTES = int64_t{64} << 20;
+
+inline bool is_dtype(int32_t dtype) { return dtype >= ACTNN_FLOAT32 && dtype <= ACTNN_BFLOAT16; }
+
+inline bool holds_floats(const void *values, int32_t dtype) {
+    return dtype == ACTNN_FLOAT32 && reinterpret_cast<uintptr_t>(values) % alignof(float) == 0;
+}
+
+class Input {
+  public:
+    Input(const GroupKernels &kernels, const void *values, int32_t dtype)
+        : kernels_(kernels), values_(static_cast<const uint8_t *>(values)), dtype_(dtype),
+          direct_(holds_floats(values, dtype)) {}
+
+    // The elements of a group, in the array itself or in `buffer`.
+    const float *read(int64_t first, int length, float *buffer) const {
+        const uint8_t *const place = values_ + first * bytes_of(dtype_);
+        if (direct_) return reinterpret_cast<const float *>(place);
+        kernels_.load(place, dtype_, length, buffer);
+        return buffer;
+    }
+
+  private:
+    const GroupKernels &kernels_;
+    const uint8_t *values_;
+    int32_t dtype_;
+    bool direct_;
+};
+
+class Output {
+  public:
+    Output(const GroupKernels &kernels, void *values, int32_t dtype, bool stream)
+        : kernels_(kernels), values_(static_cast<uint8_t *>(values)), dtype_(dtype), stream_(stream),
+          direct_(!stream && holds_floats(values, dtype)) {}
+
+    // Let fill(float *) make the elements of a group, in the array itself or in `buffer`.
+    template <class Fill> void write(int64_t first, int length, float *buffer, Fill fill) const {
+        uint8_t *const place = values_ + first * bytes_of(dtype_);
+        if (direct_) {
+            fill(reinterpret_cast<float *>(place));
+            return;
+        }
+        fill(buffer);
+        kernels_.store(buffer, dtype_, length, stream_, place);
+    }
+
+    // Make what this thread wrote visible to others.
+    void finish() const {
+        if (stream_) kernels_.fence();
+    }
+
+  private:
+    const GroupKernels &kernels_;
+    uint8_t *values_;
+    int32_t dtype_;
+    bool stream_;
+    bool direct_;
+};
+
+} // namespace actnn

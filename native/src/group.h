@@ -1,0 +1,59 @@
+// The group-level interface: what every instruction set offers for one group of at most 256 elements.
+//
+// Kernels that produce values on the fly call it with a buffer of floats that never leaves the first-level cache.
+// Headers that a simd file includes declare functions `static`: an inline function with external linkage could be
+// merged into its AVX2 copy by the linker, and would then crash on a CPU that the scalar kernels are there for.
+#pragma once
+
+#include <cstdint>
+
+#include "actnn.h"
+#include "noise.h"
+
+namespace actnn {
+
+constexpr int GROUP = 256;
+constexpr int PLANE_BYTES = GROUP / 8;
+constexpr int MOST_BITS = 8;
+
+// How the words of a split code are made and read.
+struct Words {
+    int bits;
+    int negative; // N: 0 affine, 1 zero-exact, 2 or more two-sided
+    int rounding; // actnn_rounding
+
+    bool affine() const { return negative == 0; }
+    int positive() const { return (1 << bits) - negative; }
+    int scales() const { return negative == 1 ? 1 : 2; }
+};
+
+// `length` is 1 to 256 everywhere; nothing past it is read or written. Planes and masks of a group have
+// ceil(length / 8) bytes each, scales 2 bytes each. Arrays of floats are aligned as floats, the rest is not aligned.
+struct GroupKernels {
+    void (*load)(const void *values, int dtype, int length, float *out);
+
+    // `stream` asks to bypass the caches; call `fence` before another thread may read what was streamed.
+    void (*store)(const float *values, int dtype, int length, bool stream, void *out);
+    void (*fence)();
+
+    // `side` is NULL for `not (x <= 0)`, or a mask that decides the side of each element in its place; an element on
+    // the side that its sign contradicts has magnitude 0. The scales span all values either way. Ignored when affine.
+    void (*encode)(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
+                   uint8_t *scales, uint8_t *planes);
+    void (*decode)(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
+                   float *out);
+
+    void (*encode_mask)(const float *values, int length, uint8_t *mask);
+    // mask = word >= N
+    void (*mask_of_split)(const Words &words, const uint8_t *planes, int length, uint8_t *mask);
+    // out = grad * (bit ? above : below), also in place
+    void (*apply_mask)(const uint8_t *mask, float above, float below, const float *grad, int length, float *out);
+};
+
+extern const GroupKernels scalar_kernels;
+extern const GroupKernels avx2_kernels; // defined in builds for x86 only
+
+// The kernels of an actnn_simd; NULL where this build or this CPU lacks them.
+const GroupKernels *kernels_of(int32_t simd);
+
+} // namespace actnn

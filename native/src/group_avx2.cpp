@@ -1,0 +1,112 @@
+// The group kernels for AVX2, FMA and F16C: number types, masks and the table of all.
+
+#include <algorithm>
+
+#include "avx2.h"
+#include "numbers.h"
+#include "planes.h"
+
+namespace actnn {
+namespace avx2 {
+namespace {
+
+void load(const void *values, int dtype, int length, float *out) {
+    if (dtype == ACTNN_FLOAT32) {
+        std::memcpy(out, values, static_cast<size_t>(length) * sizeof(float));
+        return;
+    }
+    const int whole = length / LANES * LANES;
+    for (int i = 0; i < whole; i += LANES) {
+        const uint8_t *place = static_cast<const uint8_t *>(values) + 2 * i;
+        const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i *>(place));
+        const __m256 x = dtype == ACTNN_FLOAT16
+                             ? _mm256_cvtph_ps(halves)
+                             : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+        _mm256_storeu_ps(out + i, x);
+    }
+    for (int i = whole; i < length; ++i) out[i] = load_number(values, dtype, i);
+}
+
+__m128i to_bfloat16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i unordered = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i rounded = _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, unordered);
+    return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+}
+
+void store(const float *values, int dtype, int length, bool stream, void *out) {
+    uint8_t *const bytes = static_cast<uint8_t *>(out);
+    // streaming stores need alignment
+    stream = stream && reinterpret_cast<uintptr_t>(out) % 32 == 0;
+    const int whole = length / LANES * LANES;
+    for (int i = 0; i < whole; i += LANES) {
+        const __m256 x = _mm256_loadu_ps(values + i);
+        if (dtype == ACTNN_FLOAT32) {
+            float *const place = reinterpret_cast<float *>(bytes + 4 * i);
+            stream ? _mm256_stream_ps(place, x) : _mm256_storeu_ps(place, x);
+        } else {
+            const __m128i halves =
+                dtype == ACTNN_FLOAT16 ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT) : to_bfloat16(x);
+            __m128i *const place = reinterpret_cast<__m128i *>(bytes + 2 * i);
+            stream ? _mm_stream_si128(place, halves) : _mm_storeu_si128(place, halves);
+        }
+    }
+    for (int i = whole; i < length; ++i) store_number(values[i], dtype, i, out);
+}
+
+void fence() { _mm_sfence(); }
+
+void encode_mask(const float *values, int length, uint8_t *mask) {
+    if (length == GROUP) {
+        encode_mask_full(values, mask);
+        return;
+    }
+    alignas(32) float wide[GROUP] = {};
+    std::copy_n(values, length, wide);
+    uint8_t wide_mask[PLANE_BYTES];
+    encode_mask_full(wide, wide_mask);
+    trim_planes(wide_mask, length, 1, mask);
+}
+
+void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_t *mask) {
+    uint8_t wide_planes[MOST_BITS * PLANE_BYTES];
+    if (length < GROUP) {
+        widen_planes(planes, length, words.bits, wide_planes);
+        planes = wide_planes;
+    }
+    // Compare 256 words with N at once, from the lowest digit up: a digit above N's makes a word greater, one below
+    // makes it less, and an equal one leaves the verdict of the digits before it.
+    __m256i at_least = _mm256_set1_epi32(-1);
+    for (int k = 0; k < words.bits; ++k) {
+        const __m256i plane = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(planes + k * PLANE_BYTES));
+        at_least = words.negative >> k & 1 ? _mm256_and_si256(at_least, plane) : _mm256_or_si256(at_least, plane);
+    }
+    uint8_t wide_mask[PLANE_BYTES];
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(wide_mask), at_least);
+    trim_planes(wide_mask, length, 1, mask);
+}
+
+void apply_mask(const uint8_t *mask, float above, float below, const float *grad, int length, float *out) {
+    const __m256i to_sign = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    const int whole = length / LANES * LANES;
+    for (int i = 0; i < whole; i += LANES) {
+        const __m256i chosen = _mm256_sllv_epi32(_mm256_set1_epi32(mask[i / LANES]), to_sign);
+        const __m256 factor = _mm256_blendv_ps(_mm256_set1_ps(below), _mm256_set1_ps(above), _mm256_castsi256_ps(chosen));
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_loadu_ps(grad + i), factor));
+    }
+    for (int i = whole; i < length; ++i) out[i] = grad[i] * (mask[i / 8] >> (i % 8) & 1 ? above : below);
+}
+
+} // namespace
+} // namespace avx2
+
+const GroupKernels avx2_kernels = {
+    avx2::load,   avx2::store,       avx2::fence,         avx2::encode,
+    avx2::decode, avx2::encode_mask, avx2::mask_of_split, avx2::apply_mask,
+};
+
+} // namespace actnn

@@ -1,0 +1,213 @@
+// Decoding a group with AVX2: bit for bit what group_scalar.cpp makes.
+
+#include <algorithm>
+#include <array>
+
+#include "avx2.h"
+#include "planes.h"
+#include "scales.h"
+
+namespace actnn::avx2 {
+namespace {
+
+// The words of a block; byte j of dword d is element 8 j + d.
+template <int bits> __m256i words_of(const uint8_t *planes, int block) {
+    const __m256i select = _mm256_setr_epi32(0x01010101, 0x02020202, 0x04040404, 0x08080808, 0x10101010, 0x20202020,
+                                             0x40404040, static_cast<int>(0x80808080));
+    __m256i words = _mm256_setzero_si256();
+    for (int k = 0; k < bits; ++k) {
+        const __m256i plane = _mm256_set1_epi32(static_cast<int>(load_word(planes + k * PLANE_BYTES + 4 * block)));
+        const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(plane, select), select);
+        words = _mm256_or_si256(words, _mm256_and_si256(set, _mm256_set1_epi8(static_cast<char>(1 << k))));
+    }
+    return words;
+}
+
+// Byte j of every dword times 65536.
+template <int j> __m256i scaled_byte(__m256i bytes) {
+    const __m256i lanes = _mm256_setr_epi8(-1, -1, j, -1, -1, -1, j + 4, -1, -1, -1, j + 8, -1, -1, -1, j + 12, -1, //
+                                           -1, -1, j, -1, -1, -1, j + 4, -1, -1, -1, j + 8, -1, -1, -1, j + 12, -1);
+    return _mm256_shuffle_epi8(bytes, lanes);
+}
+
+// What decoding yields: an affine code, a split code, or the positive part of a split code.
+enum class Reading { AFFINE, WHOLE, POSITIVE };
+
+template <int bits, Reading reading, bool dithered>
+void dequantize(const Words &words, const Scales &scales, GroupKey key, const uint8_t *planes, float *out) {
+    const __m256 zero = _mm256_set1_ps(scales.first);
+    const __m256 nothing = _mm256_set1_ps(0.0f * scales.second);
+    const __m256 above = _mm256_set1_ps(step_of(words.positive(), scales.second, scales.second));
+    const __m256 below = _mm256_set1_ps(-step_of(words.negative, scales.first, scales.second));
+    const __m256i first_positive = _mm256_set1_epi8(static_cast<char>(words.negative));
+    const __m256i last_negative = _mm256_set1_epi8(static_cast<char>(words.negative - 1));
+    const __m256i ones = _mm256_set1_epi32(-1);
+    Hashes hashes(key);
+
+    for (int block = 0; block < BLOCKS; ++block) {
+        __m256i levels = words_of<bits>(planes, block);
+        __m256i negative = _mm256_setzero_si256();
+        if constexpr (reading != Reading::AFFINE) {
+            negative = _mm256_cmpeq_epi8(_mm256_min_epu8(levels, last_negative), levels);
+            levels = _mm256_xor_si256(_mm256_sub_epi8(levels, first_positive), negative);
+        }
+        const __m256i positions[4] = {scaled_byte<0>(levels), scaled_byte<1>(levels), scaled_byte<2>(levels),
+                                      scaled_byte<3>(levels)};
+        __m256i inverse = _mm256_setzero_si256();
+        for (int vector = 0; vector < 4; ++vector) {
+            __m256i position = positions[vector];
+            __m256 twice;
+            if constexpr (dithered) {
+                // 131072 q + 65535 - 2 r = 2 (65536 q + (65535 - r)) - 65535; the sum in brackets is q beside the
+                // inverted noise, exact as a float, and the fused operation rounds once, as a conversion would
+                inverse = vector % 2 == 0 ? _mm256_xor_si256(hashes.next(), ones) : _mm256_srli_epi32(inverse, 16);
+                position = _mm256_blend_epi16(inverse, position, 0xaa);
+                twice = _mm256_fmadd_ps(_mm256_cvtepi32_ps(position), _mm256_set1_ps(2), _mm256_set1_ps(-65535));
+            } else {
+                twice = _mm256_cvtepi32_ps(_mm256_add_epi32(position, position));
+            }
+            // a blend looks at the highest bit of a lane only
+            const __m256 side = _mm256_castsi256_ps(_mm256_slli_epi32(negative, 24 - 8 * vector));
+            __m256 x;
+            if constexpr (reading == Reading::AFFINE) {
+                x = _mm256_add_ps(zero, _mm256_mul_ps(twice, above));
+            } else if constexpr (reading == Reading::WHOLE) {
+                x = _mm256_mul_ps(twice, _mm256_blendv_ps(above, below, side));
+            } else {
+                x = _mm256_blendv_ps(_mm256_mul_ps(twice, above), nothing, side);
+            }
+            _mm256_storeu_ps(out + block * BLOCK + vector * LANES, x);
+        }
+    }
+}
+
+// The words of a full group at width 1 to 3: those of eight elements in a dword, four bits each.
+template <int bits> inline void spread_words(const uint8_t *planes, uint32_t *out) {
+    const __m256i nibble = _mm256_set1_epi8(0x0f);
+    // four bits of a plane, two to a byte
+    const __m256i lower = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0x00, 0x01, 0x10, 0x11, 0x00, 0x01, 0x10, 0x11, 0x00, 0x01, 0x10, 0x11, 0x00, 0x01, 0x10, 0x11));
+    const __m256i upper = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0x00, 0x00, 0x00, 0x00, 0x01, 0x01, 0x01, 0x01, 0x10, 0x10, 0x10, 0x10, 0x11, 0x11, 0x11, 0x11));
+    __m256i pairs[4] = {};
+    for (int k = 0; k < bits; ++k) {
+        const __m256i plane = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(planes + k * PLANE_BYTES));
+        const __m256i first = _mm256_and_si256(plane, nibble);
+        const __m256i second = _mm256_and_si256(_mm256_srli_epi16(plane, 4), nibble);
+        const __m256i low = _mm256_slli_epi16(lower, k);
+        const __m256i high = _mm256_slli_epi16(upper, k);
+        pairs[0] = _mm256_or_si256(pairs[0], _mm256_shuffle_epi8(low, first));
+        pairs[1] = _mm256_or_si256(pairs[1], _mm256_shuffle_epi8(high, first));
+        pairs[2] = _mm256_or_si256(pairs[2], _mm256_shuffle_epi8(low, second));
+        pairs[3] = _mm256_or_si256(pairs[3], _mm256_shuffle_epi8(high, second));
+    }
+    const __m256i halves[4] = {
+        _mm256_unpacklo_epi8(pairs[0], pairs[1]), _mm256_unpacklo_epi8(pairs[2], pairs[3]),
+        _mm256_unpackhi_epi8(pairs[0], pairs[1]), _mm256_unpackhi_epi8(pairs[2], pairs[3])};
+    const __m256i dwords[4] = {
+        _mm256_unpacklo_epi16(halves[0], halves[1]), _mm256_unpackhi_epi16(halves[0], halves[1]),
+        _mm256_unpacklo_epi16(halves[2], halves[3]), _mm256_unpackhi_epi16(halves[2], halves[3])};
+    for (int i = 0; i < 4; ++i) {
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(out + 4 * i), _mm256_castsi256_si128(dwords[i]));
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(out + 16 + 4 * i), _mm256_extracti128_si256(dwords[i], 1));
+    }
+}
+
+// As dequantize, for words that fit the eight lanes of a table: 1 to 3 bits.
+template <int bits, Reading reading, bool dithered>
+void dequantize_by_table(const Words &words, const Scales &scales, GroupKey key, const uint8_t *planes, float *out) {
+    static_assert(1 << bits <= LANES);
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i first_positive = _mm256_set1_epi32(words.negative);
+    const __m256i negative = _mm256_cmpgt_epi32(first_positive, lane);
+    const __m256i level = _mm256_xor_si256(_mm256_sub_epi32(lane, first_positive), negative);
+    const __m256 zero = _mm256_set1_ps(scales.first);
+
+    // of each word, the position at noise 0 and the step
+    __m256 twice = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(level, 17), _mm256_set1_epi32(dithered ? 65535 : 0)));
+    __m256 step = _mm256_set1_ps(step_of(words.positive(), scales.second, scales.second));
+    if constexpr (reading == Reading::WHOLE) {
+        const __m256 below = _mm256_set1_ps(-step_of(words.negative, scales.first, scales.second));
+        step = _mm256_blendv_ps(step, below, _mm256_castsi256_ps(negative));
+    } else if constexpr (reading == Reading::POSITIVE) {
+        // a position that no noise makes negative: the product is never -0
+        twice = _mm256_blendv_ps(twice, _mm256_set1_ps(131072), _mm256_castsi256_ps(negative));
+        step = _mm256_blendv_ps(step, _mm256_set1_ps(0.0f * scales.second), _mm256_castsi256_ps(negative));
+    }
+    __m256 value = _mm256_mul_ps(twice, step);
+    if constexpr (reading == Reading::AFFINE) value = _mm256_add_ps(zero, value);
+
+    uint32_t spread[GROUP / LANES];
+    spread_words<bits>(planes, spread);
+    const auto write = [&](int vector, __m256i noise) {
+        // a permutation looks at the lowest three bits of a lane only
+        const __m256i eight = _mm256_set1_epi32(static_cast<int>(spread[vector]));
+        const __m256i word = _mm256_srlv_epi32(eight, _mm256_slli_epi32(lane, 2));
+        __m256 x;
+        if constexpr (!dithered) {
+            x = _mm256_permutevar8x32_ps(value, word);
+        } else {
+            x = _mm256_permutevar8x32_ps(twice, word);
+            x = _mm256_fmadd_ps(_mm256_cvtepi32_ps(noise), _mm256_set1_ps(-2), x); // exact
+            if constexpr (reading == Reading::AFFINE) {
+                x = _mm256_add_ps(zero, _mm256_mul_ps(x, step));
+            } else {
+                x = _mm256_mul_ps(x, _mm256_permutevar8x32_ps(step, word));
+            }
+        }
+        _mm256_storeu_ps(out + vector * LANES, x);
+    };
+    Hashes hashes(key);
+    for (int vector = 0; vector < GROUP / LANES; vector += 2) {
+        const __m256i hash = dithered ? hashes.next() : _mm256_setzero_si256();
+        write(vector, low_noise(hash));
+        write(vector + 1, high_noise(hash));
+    }
+}
+
+template <int bits, Reading reading, bool dithered>
+void decode_rounded(const Words &words, const Scales &scales, GroupKey key, const uint8_t *planes, float *out) {
+    if constexpr (bits <= 3) {
+        dequantize_by_table<bits, reading, dithered>(words, scales, key, planes, out);
+    } else {
+        dequantize<bits, reading, dithered>(words, scales, key, planes, out);
+    }
+}
+
+template <int bits, Reading reading>
+void decode_full(const Words &words, GroupKey key, const uint8_t *scales, const uint8_t *planes, float *out) {
+    const Scales group = read_scales(words, scales);
+    if (words.rounding == ACTNN_DITHER) {
+        decode_rounded<bits, reading, true>(words, group, key, planes, out);
+    } else {
+        decode_rounded<bits, reading, false>(words, group, key, planes, out);
+    }
+}
+
+using DecodeFull = void (*)(const Words &, GroupKey, const uint8_t *, const uint8_t *, float *);
+
+template <Reading reading, int... k>
+constexpr std::array<DecodeFull, MOST_BITS> decoders(std::integer_sequence<int, k...>) {
+    return {decode_full<k + 1, reading>...};
+}
+
+} // namespace
+
+void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
+            float *out) {
+    static constexpr auto affine = decoders<Reading::AFFINE>(WIDTHS);
+    static constexpr auto whole = decoders<Reading::WHOLE>(WIDTHS);
+    static constexpr auto positive = decoders<Reading::POSITIVE>(WIDTHS);
+    const DecodeFull full = (words.affine() ? affine : part == ACTNN_POSITIVE ? positive : whole)[words.bits - 1];
+    if (length == GROUP) {
+        full(words, key, scales, planes, out);
+        return;
+    }
+    alignas(32) float wide[GROUP];
+    uint8_t wide_planes[MOST_BITS * PLANE_BYTES];
+    widen_planes(planes, length, words.bits, wide_planes);
+    full(words, key, scales, wide_planes, wide);
+    std::copy_n(wide, length, out);
+}
+
+} // namespace actnn::avx2

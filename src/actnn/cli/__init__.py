@@ -1,0 +1,69 @@
+"""The command line: ``actnn doctor | demo | bench …``, each command imported only when it is called."""
+
+from __future__ import annotations
+
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import NoReturn
+
+from actnn import __version__
+from actnn.cli.arguments import Parser
+from actnn.errors import ActnnError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its function as ``module:function``, taking the remaining arguments and returning an exit code."""
+
+    target: str
+    summary: str
+
+    def load(self) -> Callable[[Sequence[str]], int]:
+        """Import the function."""
+        module, function = self.target.split(":")
+        loaded: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+        return loaded
+
+
+COMMANDS = {
+    "doctor": Command("actnn.cli.doctor:main", "say what was found: frameworks, kernels, processor, versions"),
+    "demo": Command("actnn.cli.demo:main", "train a small ResNet exactly and compressed, and compare the two"),
+    "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 1 for an error of actnn, 2 for bad arguments."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = called(arguments)
+    if name is None:
+        reject(arguments)
+    try:
+        return COMMANDS[name].load()(arguments[len(name.split()) :])
+    except ActnnError as error:
+        print(f"actnn: {error}", file=sys.stderr)
+        return 1
+
+
+def called(arguments: Sequence[str]) -> str | None:
+    """Return the command that the arguments begin with."""
+    return next((name for name in COMMANDS if list(arguments[: len(name.split())]) == name.split()), None)
+
+
+def reject(arguments: Sequence[str]) -> NoReturn:
+    """Answer a call without a known command: help and version where asked for, otherwise exit code 2."""
+    parser = Parser(
+        prog="actnn",
+        usage="actnn [--help] [--version] command …",
+        description="Activation compressed training.",
+        epilog="commands:\n" + "\n".join(f"  {name:<14} {command.summary}" for name, command in COMMANDS.items()),
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    if arguments and arguments[0].startswith("-"):
+        parser.parse_args(arguments)
+    given = f"unknown command {' '.join(arguments[:2])!r}" if arguments else "no command given"
+    parser.error(f"{given}: expected one of {', '.join(COMMANDS)}")

@@ -1,0 +1,95 @@
+"""``actnn doctor``: say what was found and whether the kernels agree with their definition."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from actnn import __version__, kernels
+from actnn.cli.arguments import Parser
+from actnn.core.format import TWO_SIDED, Part, Rounding, derive_key, uniform_layout
+from actnn.kernels.numpy_arrays import NumpyArrays
+
+FRAMEWORKS = ("torch", "paddle")
+CPU_FLAGS = ("avx2", "fma", "f16c", "bmi2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "sve")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print one line for each thing that was looked at."""
+    Parser(prog="actnn doctor", description=__doc__.partition(": ")[2]).parse_args(argv)
+    for label, finding in findings():
+        print(f"{label:<16} {finding}", flush=True)
+    return 0
+
+
+def findings() -> Iterator[tuple[str, str]]:
+    """Yield a label and what was found for it."""
+    with warnings.catch_warnings():
+        # the lines below say it in full
+        warnings.simplefilter("ignore", RuntimeWarning)
+        status = kernels.status()
+    yield "actnn", __version__
+    yield "python", f"{platform.python_version()}, {sys.executable}"
+    yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
+    yield "numpy", np.__version__
+    for framework in FRAMEWORKS:
+        yield framework, framework_state(framework)
+    yield "kernels", f"{status.name}: {status.reason}"
+    yield "library", status.library or "none"
+    yield "instructions", status.simd
+    yield "threads", f"{status.threads} for the kernels, {available_cores()} available to this process"
+    yield "processor", processor()
+    yield "self check", self_check(status)
+
+
+def framework_state(framework: str) -> str:
+    """Import a framework in a process of its own, where it can fail as it likes, and return its version or why not."""
+    if find_spec(framework) is None:
+        return f"not installed (pip install 'actnn[{framework}]')"
+    program = f"import {framework}; print({framework}.__version__)"
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if child.returncode == 0:
+        return child.stdout.split()[-1]
+    reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+    return f"installed, but cannot be imported: {reason}"
+
+
+def available_cores() -> int:
+    """Return how many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """Return the model of the processor and those of its features that matter here, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = set((facts.get("flags") or facts.get("Features") or "").split())
+    found = " ".join(flag for flag in CPU_FLAGS if flag in flags)
+    return f"{facts.get('model name', 'unknown model')}; {found or 'no features of note'}"
+
+
+def self_check(status: kernels.Status) -> str:
+    """Encode and decode the same values on both backends and compare every byte."""
+    if status.library is None:
+        return "skipped: there is only the reference backend"
+    arrays, key = NumpyArrays(), derive_key(seed=0, site=0, call=0)
+    values = np.random.default_rng(0).standard_normal((3, 1000), dtype=np.float32)
+    layout = uniform_layout(*values.shape, TWO_SIDED, 3, Rounding.DITHER)
+    codes, decoded = [], []
+    for backend in (kernels.Native(Path(status.library)), kernels.Reference()):
+        codes.append(backend.encode(arrays, values, layout, key))
+        decoded.append(backend.decode(arrays, codes[-1], layout, Part.WHOLE, "float32"))
+    if not np.array_equal(*codes) or not np.array_equal(*decoded):
+        return "FAILED: the native backend does not agree with the reference. Install actnn again."
+    return f"passed: {codes[0].nbytes} bytes and {values.size} decoded values are equal on both backends"

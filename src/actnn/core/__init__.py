@@ -1,0 +1,1 @@
+"""Framework-free core: format, codes, policies, sessions and reports."""

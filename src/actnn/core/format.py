@@ -1,0 +1,149 @@
+"""The stored format as numbers: families of codes, widths, sizes and offsets (docs/format.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property, lru_cache
+
+from actnn.errors import FormatError
+
+GROUP = 256
+PLANE_BYTES = GROUP // 8
+KEY_BYTES = 16
+SCALE_BYTES = 2
+LEAST_SCALE = 2.0**-100
+MAX_BITS = 8
+MAX_INDEX_BITS = 24
+
+
+class Rounding(IntEnum):
+    """How a value between two levels is rounded; the numbers are those of the C ABI."""
+
+    DITHER = 0
+    STOCHASTIC = 1
+    NEAREST = 2
+
+
+class Part(IntEnum):
+    """Which part of a split code a reader wants; the numbers are those of the C ABI."""
+
+    WHOLE = 0
+    POSITIVE = 1
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of split codes: ``negative[b]`` words of width ``b`` lie on the negative side."""
+
+    name: str
+    negative: tuple[int, ...]
+    least_bits: int
+
+    @property
+    def affine(self) -> bool:
+        """Whether words are levels over [zero, zero + range] instead of two sides of a threshold."""
+        return self.negative[MAX_BITS] == 0
+
+    @property
+    def scales(self) -> int:
+        """Number of scales that a group stores."""
+        return 1 if self.negative[MAX_BITS] == 1 else 2
+
+
+AFFINE = Family("affine", (0,) * (MAX_BITS + 1), least_bits=1)
+ZERO_EXACT = Family("zero_exact", (1,) * (MAX_BITS + 1), least_bits=2)
+# 3 + 5 beats 4 + 4 at three bits: the positive side has two readers, the negative one only BatchNorm
+TWO_SIDED = Family("two_sided", (0, 0, 2, 3, 6, 12, 24, 48, 96), least_bits=2)
+
+FAMILIES = {family.name: family for family in (AFFINE, ZERO_EXACT, TWO_SIDED)}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a split code lie: ``samples`` rows of ``elements`` values, ``bits`` planes each.
+
+    ``sample_bits`` gives every sample its own width; ``bits`` is then unused.
+    """
+
+    samples: int
+    elements: int
+    family: Family
+    bits: int
+    rounding: Rounding = Rounding.DITHER
+    sample_bits: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_shape(self.samples, self.elements)
+        widths: Sequence[int] = (self.bits,) if self.sample_bits is None else self.sample_bits
+        for width in set(widths):
+            if not self.family.least_bits <= width <= MAX_BITS:
+                raise FormatError(
+                    f"a {self.family.name} code of {width} bits does not exist: "
+                    f"expected a width from {self.family.least_bits} to {MAX_BITS}."
+                )
+        if self.sample_bits is not None and len(self.sample_bits) != self.samples:
+            raise FormatError(
+                f"{len(self.sample_bits)} widths were given for {self.samples} samples: expected one each."
+            )
+
+    @property
+    def groups(self) -> int:
+        """Groups of one sample."""
+        return -(-self.elements // GROUP)
+
+    @property
+    def planes_offset(self) -> int:
+        """Byte at which the planes begin."""
+        return KEY_BYTES + SCALE_BYTES * self.family.scales * self.samples * self.groups
+
+    @cached_property
+    def sample_offsets(self) -> tuple[int, ...]:
+        """Byte offset of each sample's planes, and the size of the buffer at the end."""
+        plane = plane_bytes(self.elements)
+        offsets = [self.planes_offset]
+        for width in self.sample_bits or (self.bits,) * self.samples:
+            offsets.append(offsets[-1] + plane * width)
+        return tuple(offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole buffer."""
+        if self.sample_bits is not None:
+            return self.sample_offsets[-1]
+        return self.planes_offset + self.samples * self.bits * plane_bytes(self.elements)
+
+
+@lru_cache(maxsize=4096)
+def uniform_layout(samples: int, elements: int, family: Family, bits: int, rounding: Rounding) -> Layout:
+    """Return the layout in which every sample has the same width; a training step asks for the same few again."""
+    return Layout(samples, elements, family, bits, rounding)
+
+
+def check_shape(samples: int, elements: int) -> None:
+    """Raise FormatError unless both sizes can be those of a code."""
+    if samples < 0 or elements < 0:
+        raise FormatError(f"a code of {samples} samples of {elements} elements does not exist: sizes are at least 0.")
+
+
+def plane_bytes(elements: int) -> int:
+    """Bytes of one plane through a whole sample; only the last group may be short."""
+    return elements // GROUP * PLANE_BYTES + -(-(elements % GROUP) // 8)
+
+
+def index_bytes(samples: int, elements: int, bits: int) -> int:
+    """Size of an index code; a mask is one of width 1."""
+    check_shape(samples, elements)
+    if not 1 <= bits <= MAX_INDEX_BITS:
+        raise FormatError(f"an index code of {bits} bits does not exist: expected 1 to {MAX_INDEX_BITS}.")
+    return samples * bits * plane_bytes(elements)
+
+
+def derive_key(seed: int, site: int, call: int) -> tuple[int, int, int, int]:
+    """Return the four words that key the noise of one code."""
+    digest = hashlib.blake2b(struct.pack("<QQQ", seed, site, call), digest_size=KEY_BYTES).digest()
+    words: tuple[int, int, int, int] = struct.unpack("<4I", digest)
+    return words

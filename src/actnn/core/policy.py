@@ -1,0 +1,185 @@
+"""Settings: `Config` is what users set, `Policy` the frozen result that one conversion works with."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from actnn.core.format import GROUP, MAX_BITS, Rounding
+from actnn.errors import ConfigError
+
+ROUNDINGS = {rounding.name.lower(): rounding for rounding in Rounding}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How one converted model keeps its activations."""
+
+    compress: bool
+    bits: tuple[int, ...]
+    compress_batch_norm: bool
+    rounding: Rounding
+    cudnn_benchmark: bool
+    log_memory: bool
+    log_speed: bool
+
+    def bits_of(self, group: int) -> int:
+        """Return the width of a layer's codes by its ``group``."""
+        if not 0 <= group < len(self.bits):
+            raise ConfigError(
+                f"a layer has group={group}, but activation_compression_bits={list(self.bits)} "
+                f"serves groups 0 to {len(self.bits) - 1}. Give it an entry for every group."
+            )
+        return self.bits[group]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One setting: its default and a check that returns what is wrong with a value, or None."""
+
+    default: Any
+    problem: Callable[[Any], str | None]
+
+
+def _boolean(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "expected True or False"
+
+
+def _only(allowed: Any, reason: str) -> Callable[[Any], str | None]:
+    def problem(value: Any) -> str | None:
+        return None if value is allowed or value == allowed else f"expected {allowed!r}: {reason}"
+
+    return problem
+
+
+def _bits(value: Any) -> str | None:
+    if not isinstance(value, (list, tuple)) or not value:
+        return "expected a list with one width for each layer group, such as [2] or [2, 8, 8]"
+    for width in value:
+        if isinstance(width, bool) or not isinstance(width, (int, float)):
+            return f"{width!r} is not a width"
+        if width != int(width):
+            return f"{width} is a fractional average, which needs widths decided per sample; this version has 1 to 8"
+        if not 1 <= width <= MAX_BITS:
+            return f"a width of {width} bits does not exist: expected 1 to {MAX_BITS}"
+    return None
+
+
+def _rounding(value: Any) -> str | None:
+    return None if value in ROUNDINGS else f"expected one of {sorted(ROUNDINGS)}"
+
+
+_ADAPTIVE = "widths decided while training are not part of this version"
+
+KNOBS: Mapping[str, Knob] = {
+    "compress_activation": Knob(True, _boolean),
+    "activation_compression_bits": Knob([2, 8, 8], _bits),
+    "pergroup": Knob(True, _only(True, "the format has one range for each group of 256 elements")),
+    "perlayer": Knob(True, _boolean),
+    "initial_bits": Knob(8, _only(8, _ADAPTIVE)),
+    "stochastic": Knob(True, _boolean),
+    "rounding": Knob("dither", _rounding),
+    "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
+    "use_gradient": Knob(False, _only(False, _ADAPTIVE)),
+    "adaptive_conv_scheme": Knob(True, _boolean),
+    "adaptive_bn_scheme": Knob(True, _boolean),
+    "simulate": Knob(False, _only(False, "codes are always real; compare with level L0 instead")),
+    "enable_quantized_bn": Knob(True, _boolean),
+    "swap": Knob(False, _only(False, "swapping is not part of this version")),
+    "empty_cache_threshold": Knob(None, _only(None, "trimming caches is not part of this version")),
+    "pipeline_threshold": Knob(None, _only(None, "a backward in chunks is not part of this version")),
+    "cudnn_benchmark_conv2d": Knob(True, _boolean),
+    "debug_memory_model": Knob(False, _boolean),
+    "debug_speed": Knob(False, _boolean),
+}
+
+_ENVIRONMENT = {"debug_memory_model": "DEBUG_MEM", "debug_speed": "DEBUG_SPEED"}
+_FIXED_WIDTHS = {"adaptive_conv_scheme": False, "adaptive_bn_scheme": False, "perlayer": False}
+
+LEVELS: Mapping[str, Mapping[str, Any]] = {
+    "L0": {"compress_activation": False, **_FIXED_WIDTHS},
+    "L1": {"activation_compression_bits": [4], "enable_quantized_bn": False, **_FIXED_WIDTHS},
+    "L2": {"activation_compression_bits": [4], **_FIXED_WIDTHS},
+}
+LATER_LEVELS = ("L2.5", "L3", "L3.1", "L4", "L5", "swap")
+
+
+class Config:
+    """Settable attributes, read when a model is converted or a layer is made; see ``KNOBS`` for names and defaults."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_streams", 0)
+        self.reset()
+
+    def reset(self) -> None:
+        """Give every setting its default."""
+        for name, knob in KNOBS.items():
+            value = list(knob.default) if isinstance(knob.default, list) else knob.default
+            if name in _ENVIRONMENT:
+                value = os.environ.get(_ENVIRONMENT[name], "").lower() in ("1", "true", "yes", "on")
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in KNOBS:
+            close = difflib.get_close_matches(name, KNOBS, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Settings are: {', '.join(KNOBS)}."
+            raise ConfigError(f"there is no setting {name!r}. {hint}")
+        if problem := KNOBS[name].problem(value):
+            raise ConfigError(f"config.{name} = {value!r}: {problem}.")
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in KNOBS)})"
+
+    def set_optimization_level(self, level: str) -> None:
+        """Set every knob to what a level asks for, whatever was set before."""
+        check_level(level)
+        self.reset()
+        for name, value in LEVELS[level].items():
+            setattr(self, name, list(value) if isinstance(value, list) else value)
+
+    def policy(self, level: str | None = None) -> Policy:
+        """Return the policy of these settings, or of a level alone."""
+        if level is not None:
+            chosen = Config()
+            chosen.set_optimization_level(level)
+            return chosen.policy()
+        values = {name: getattr(self, name) for name in KNOBS}
+        if values["compress_activation"] and (values["adaptive_conv_scheme"] or values["adaptive_bn_scheme"]):
+            warnings.warn(
+                "widths decided while training are not part of this version: every layer uses the fixed widths of "
+                f"activation_compression_bits={values['activation_compression_bits']}. Choose a level to say so "
+                "yourself: actnn.set_optimization_level('L2').",
+                UserWarning,
+                stacklevel=4,
+            )
+        # a list that was changed in place never passed __setattr__
+        if problem := _bits(values["activation_compression_bits"]):
+            raise ConfigError(f"config.activation_compression_bits: {problem}.")
+        return Policy(
+            compress=values["compress_activation"],
+            bits=tuple(int(width) for width in values["activation_compression_bits"]),
+            compress_batch_norm=values["enable_quantized_bn"],
+            rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
+            cudnn_benchmark=values["cudnn_benchmark_conv2d"],
+            log_memory=values["debug_memory_model"],
+            log_speed=values["debug_speed"],
+        )
+
+    def next_stream(self) -> int:
+        """Return a number no layer had before, so that layers made one by one draw different noise."""
+        stream: int = getattr(self, "_streams") + 1  # noqa: B009
+        object.__setattr__(self, "_streams", stream)
+        return stream
+
+
+def check_level(level: str) -> None:
+    """Raise ConfigError unless a level exists."""
+    if level in LATER_LEVELS:
+        raise ConfigError(f"level {level!r} is not part of this version: expected one of {list(LEVELS)}.")
+    if level not in LEVELS:
+        raise ConfigError(f"there is no level {level!r}: expected one of {list(LEVELS)}.")

@@ -1,0 +1,165 @@
+"""What a framework lends to the kernels, and what every kernel backend offers in return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from actnn.core.format import Layout, Part
+
+Array = Any
+Key = tuple[int, int, int, int]
+
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+class Arrays(Protocol):
+    """The few array operations that the kernels ask of a framework; one object a framework.
+
+    Besides these, the reference uses only operators (+, *, >>, &, <=, …), indexing, ``reshape`` and ``sum``.
+    """
+
+    def dtype(self, x: Array) -> str: ...
+    def on_host(self, x: Array) -> bool: ...
+    def pointer(self, x: Array) -> int: ...
+    def threads(self) -> int: ...
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array: ...
+    def arange(self, start: int, stop: int, like: Array) -> Array: ...
+    def cast(self, x: Array, dtype: str) -> Array: ...
+    def where(self, condition: Array, x: Array, y: Array | float) -> Array:
+        """Choose between two broadcast arrays; a number ``y`` takes the dtype of ``x``."""
+
+    def amin(self, x: Array) -> Array:
+        """Return the minimum over the last axis."""
+
+    def amax(self, x: Array) -> Array:
+        """Return the maximum over the last axis."""
+
+    def rint(self, x: Array) -> Array: ...
+    def isfinite(self, x: Array) -> Array: ...
+    def concatenate(self, parts: Sequence[Array], axis: int) -> Array: ...
+    def stack(self, parts: Sequence[Array], axis: int) -> Array: ...
+    def transpose(self, x: Array, axes: Sequence[int]) -> Array: ...
+    def float_bits(self, x: Array) -> Array:
+        """Return the bits of float32 values as int64."""
+
+    def bits_float(self, x: Array) -> Array:
+        """Return the float32 values whose bits an int64 array holds."""
+
+
+class Backend(Protocol):
+    """A set of kernels; all of them agree with ``reference`` byte for byte.
+
+    ``values`` and ``grad`` are dense arrays of shape (samples, elements), in memory order.
+    """
+
+    name: str
+
+    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key) -> Array:
+        """Return the buffer of a split code."""
+
+    def decode(
+        self, arrays: Arrays, buffer: Array, layout: Layout, part: Part, dtype: str, affine: ChannelAffine | None = None
+    ) -> Array:
+        """Return what a split code stands for, of shape (samples, elements).
+
+        With ``affine``, value v of channel c is returned as ``v * scale[c] + shift[c]``.
+        """
+
+    def encode_mask(self, arrays: Arrays, values: Array) -> Array:
+        """Return one plane of ``not (values <= 0)``."""
+
+    def apply_mask(
+        self, arrays: Arrays, mask: Array, layout: Layout | None, grad: Array, above: float, below: float
+    ) -> Array:
+        """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
+
+        With a layout, ``mask`` is a split code, read as ``word >= N``.
+        """
+
+    def encode_index(self, arrays: Arrays, values: Array, bits: int) -> Array:
+        """Return the planes of int32 ``values`` below ``2**bits``."""
+
+    def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
+        """Return the int32 values of an index code, of shape (samples, elements)."""
+
+
+    def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
+        """Return mean, biased variance, minimum and maximum of each channel, float32."""
+
+    def normalize(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        channels: Channels,
+        normalization: Normalization,
+        layout: Layout,
+        key: Key,
+    ) -> Array:
+        """Write the normalised output to ``out``, which may be ``values``; return the code of what it was made from.
+
+        With c the channel of an element, ``y = x * slope[c] + offset[c]`` and the coded value is
+        ``v = (x - mean[c]) * inverse[c] - threshold[c]``, each a single float32 operation. In a split code the side
+        of v is that of y, and a v on the wrong side of zero by rounding counts as zero.
+        """
+
+    def gradient_sums(
+        self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: Layout, rectified: bool
+    ) -> tuple[Array, Array]:
+        """Return the sums over each channel of ``grad`` and of ``grad * v``, v being the decoded value.
+
+        ``rectified`` counts ``grad`` as zero where the code's word lies below N.
+        """
+
+    def gradient(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        channels: Channels,
+        code: Array,
+        layout: Layout,
+        rectified: bool,
+        coefficients: tuple[Array, Array, Array],
+    ) -> Array:
+        """Return ``a[c] * grad + b[c] * v + d[c]`` for coefficients (a, b, d)."""
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How the elements of a sample divide into channels: element e belongs to ``e // inner % count``."""
+
+    count: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class ChannelAffine:
+    """A scale and a shift for each channel, float32."""
+
+    channels: Channels
+    scale: Array
+    shift: Array
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """The float32 arrays, one value a channel, with which ``normalize`` works."""
+
+    slope: Array
+    offset: Array
+    mean: Array
+    inverse: Array
+    threshold: Array
+
+
+@dataclass(frozen=True)
+class Status:
+    """Which backend serves host memory, and why."""
+
+    name: str
+    reason: str
+    simd: str
+    threads: int
+    library: str | None

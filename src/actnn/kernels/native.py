@@ -1,0 +1,206 @@
+"""The compiled kernels, reached through their C ABI."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from actnn.core.format import Layout, Part, index_bytes
+from actnn.errors import FormatError, UnsupportedError
+from actnn.kernels.contract import FLOATS, Array, Arrays, Key
+
+ABI_VERSION = 1
+SIMD = ("scalar", "avx2")
+DTYPES = {name: number for number, name in enumerate(FLOATS)}
+FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
+
+
+class CLayout(ctypes.Structure):
+    """``actnn_layout`` of actnn.h."""
+
+    _fields_ = (
+        ("samples", ctypes.c_int64),
+        ("elements", ctypes.c_int64),
+        ("bits", ctypes.c_int32),
+        ("rounding", ctypes.c_int32),
+        ("negative", ctypes.c_uint8 * 12),
+        ("sample_bits", ctypes.c_void_p),
+        ("sample_offsets", ctypes.c_void_p),
+    )
+
+
+_INT32, _INT64, _POINTER, _FLOAT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
+_LAYOUT = ctypes.POINTER(CLayout)
+SIGNATURES: dict[str, tuple[type, ...]] = {
+    "actnn_abi_version": (),
+    "actnn_best_simd": (),
+    "actnn_max_threads": (),
+    "actnn_encode": (_LAYOUT, _INT32, _INT32, ctypes.c_uint32 * 4, _POINTER, _INT32, _POINTER),
+    "actnn_decode": (_LAYOUT, _INT32, _INT32, _POINTER, _INT32, _POINTER, _INT32),
+    "actnn_encode_mask": (_INT64, _INT64, _INT32, _INT32, _POINTER, _INT32, _POINTER),
+    "actnn_apply_mask": (
+        (_LAYOUT, _INT64, _INT64, _INT32, _INT32, _POINTER, _FLOAT, _FLOAT) + (_POINTER, _POINTER, _INT32)
+    ),
+    "actnn_encode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
+    "actnn_decode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
+}
+
+
+class LibraryMissingError(UnsupportedError):
+    """The compiled library is not there or cannot be used; the message says why."""
+
+
+class Native:
+    """The backend of the compiled library, for arrays in host memory."""
+
+    name = "native"
+
+    def __init__(self, path: Path, simd: str | None = None) -> None:
+        self.path = path
+        self._library = load(path)
+        best = self._library.actnn_best_simd()
+        self._simd = best if simd is None else SIMD.index(simd)
+        if self._simd > best:
+            raise UnsupportedError(f"this CPU does not run {simd}: the best it does is {SIMD[best]}.")
+
+    @property
+    def simd(self) -> str:
+        """Name of the instruction set in use."""
+        return SIMD[self._simd]
+
+    @property
+    def max_threads(self) -> int:
+        """Threads that the library's OpenMP runtime would use by itself."""
+        return int(self._library.actnn_max_threads())
+
+    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key) -> Array:
+        buffer = arrays.empty((layout.nbytes,), "uint8", values)
+        self._call(
+            "actnn_encode",
+            c_layout(layout),
+            self._simd,
+            arrays.threads(),
+            (ctypes.c_uint32 * 4)(*key),
+            arrays.pointer(values),
+            dtype_code(arrays, values),
+            arrays.pointer(buffer),
+        )
+        return buffer
+
+    def decode(self, arrays: Arrays, buffer: Array, layout: Layout, part: Part, dtype: str) -> Array:
+        values = arrays.empty((layout.samples, layout.elements), dtype, buffer)
+        self._call(
+            "actnn_decode",
+            c_layout(layout),
+            self._simd,
+            arrays.threads(),
+            arrays.pointer(buffer),
+            int(part),
+            arrays.pointer(values),
+            dtype_code(arrays, values),
+        )
+        return values
+
+    def encode_mask(self, arrays: Arrays, values: Array) -> Array:
+        samples, elements = values.shape
+        planes = arrays.empty((index_bytes(samples, elements, 1),), "uint8", values)
+        self._call(
+            "actnn_encode_mask",
+            samples,
+            elements,
+            self._simd,
+            arrays.threads(),
+            arrays.pointer(values),
+            dtype_code(arrays, values),
+            arrays.pointer(planes),
+        )
+        return planes
+
+    def apply_mask(
+        self, arrays: Arrays, mask: Array, layout: Layout | None, grad: Array, above: float, below: float
+    ) -> Array:
+        samples, elements = grad.shape
+        out = arrays.empty((samples, elements), arrays.dtype(grad), grad)
+        self._call(
+            "actnn_apply_mask",
+            None if layout is None else c_layout(layout),
+            samples,
+            elements,
+            self._simd,
+            arrays.threads(),
+            arrays.pointer(mask),
+            above,
+            below,
+            arrays.pointer(grad),
+            arrays.pointer(out),
+            dtype_code(arrays, grad),
+        )
+        return out
+
+    def encode_index(self, arrays: Arrays, values: Array, bits: int) -> Array:
+        samples, elements = values.shape
+        planes = arrays.empty((index_bytes(samples, elements, bits),), "uint8", values)
+        pointers = arrays.pointer(values), arrays.pointer(planes)
+        self._call("actnn_encode_index", samples, elements, bits, arrays.threads(), *pointers)
+        return planes
+
+    def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
+        values = arrays.empty((samples, elements), "int32", planes)
+        pointers = arrays.pointer(planes), arrays.pointer(values)
+        self._call("actnn_decode_index", samples, elements, bits, arrays.threads(), *pointers)
+        return values
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise FormatError(f"{name} refused its arguments with status {status} (see actnn.h).")
+
+
+def find_library() -> Path:
+    """Return the path of the compiled library; raise LibraryMissingError with the reason otherwise."""
+    if chosen := os.environ.get("ACTNN_LIBRARY"):
+        return Path(chosen)
+    folder = Path(__file__).resolve().parent.parent / "lib"
+    for name in FILE_NAMES:
+        if (folder / name).exists():
+            return folder / name
+    raise LibraryMissingError(f"no compiled library in {folder}: this installation was made without the native build.")
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """Load a library and declare its functions."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as problem:
+        raise LibraryMissingError(f"{path} cannot be loaded: {problem}.") from problem
+    for name, arguments in SIGNATURES.items():
+        if not hasattr(library, name):
+            raise LibraryMissingError(f"{path} has no {name}: it was built from other sources. Install actnn again.")
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, ctypes.c_int32
+    if (found := library.actnn_abi_version()) != ABI_VERSION:
+        raise LibraryMissingError(f"{path} speaks ABI {found}, expected {ABI_VERSION}. Install actnn again.")
+    return library
+
+
+@lru_cache(maxsize=4096)
+def c_layout(layout: Layout) -> CLayout:
+    """Return the layout as the C ABI wants it; the arrays it points to live as long as it does."""
+    negative = (ctypes.c_uint8 * 12)(*layout.family.negative)
+    result = CLayout(layout.samples, layout.elements, layout.bits, int(layout.rounding), negative, None, None)
+    if layout.sample_bits is not None:
+        bits = (ctypes.c_uint8 * layout.samples)(*layout.sample_bits)
+        offsets = (ctypes.c_int64 * (layout.samples + 1))(*layout.sample_offsets)
+        result.sample_bits, result.sample_offsets = ctypes.addressof(bits), ctypes.addressof(offsets)
+        result.keep_alive = bits, offsets
+    return result
+
+
+def dtype_code(arrays: Arrays, x: Array) -> int:
+    """Return the ABI's number of an array's dtype."""
+    name = arrays.dtype(x)
+    if name not in DTYPES:
+        raise UnsupportedError(f"the kernels take {', '.join(FLOATS)}; they were given {name}.")
+    return DTYPES[name]

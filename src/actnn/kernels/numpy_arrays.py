@@ -1,0 +1,65 @@
+"""numpy as a lender of arrays: what tests, tools and the allocation use where no framework is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from actnn.kernels.contract import Array
+
+
+class NumpyArrays:
+    """The array operations of the contract, by numpy; it has no bfloat16."""
+
+    def dtype(self, x: Array) -> str:
+        return str(x.dtype)
+
+    def on_host(self, x: Array) -> bool:
+        return True
+
+    def pointer(self, x: Array) -> int:
+        return int(x.ctypes.data)
+
+    def threads(self) -> int:
+        return os.cpu_count() or 1
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        return np.empty(shape, dtype)
+
+    def arange(self, start: int, stop: int, like: Array) -> Array:
+        return np.arange(start, stop, dtype=np.int64)
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        return x.astype(dtype)
+
+    def where(self, condition: Array, x: Array, y: Array | float) -> Array:
+        return np.where(condition, x, y)
+
+    def amin(self, x: Array) -> Array:
+        return x.min(-1)
+
+    def amax(self, x: Array) -> Array:
+        return x.max(-1)
+
+    def rint(self, x: Array) -> Array:
+        return np.rint(x)
+
+    def isfinite(self, x: Array) -> Array:
+        return np.isfinite(x)
+
+    def concatenate(self, parts: Sequence[Array], axis: int) -> Array:
+        return np.concatenate(parts, axis)
+
+    def stack(self, parts: Sequence[Array], axis: int) -> Array:
+        return np.stack(parts, axis)
+
+    def transpose(self, x: Array, axes: Sequence[int]) -> Array:
+        return x.transpose(axes)
+
+    def float_bits(self, x: Array) -> Array:
+        return np.ascontiguousarray(x).view(np.int32).astype(np.int64)
+
+    def bits_float(self, x: Array) -> Array:
+        return x.astype(np.int32).view(np.float32)

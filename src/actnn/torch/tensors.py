@@ -1,0 +1,139 @@
+"""torch as a lender of arrays, and the order in which a tensor's elements lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from actnn.errors import UnsupportedError
+from actnn.kernels.contract import FLOATS, Channels
+
+DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+CODED = {DTYPES[name] for name in FLOATS}
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+class TorchArrays:
+    """The array operations of the kernels' contract, by torch."""
+
+    def dtype(self, x: Tensor) -> str:
+        return NAMES[x.dtype]
+
+    def on_host(self, x: Tensor) -> bool:
+        return x.device.type == "cpu"
+
+    def pointer(self, x: Tensor) -> int:
+        return x.data_ptr()
+
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
+        return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
+
+    def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
+        return torch.arange(start, stop, dtype=torch.int64, device=like.device)
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        return x.to(DTYPES[dtype])
+
+    def where(self, condition: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
+        return torch.where(condition, x, y)
+
+    def amin(self, x: Tensor) -> Tensor:
+        return x.amin(-1)
+
+    def amax(self, x: Tensor) -> Tensor:
+        return x.amax(-1)
+
+    def rint(self, x: Tensor) -> Tensor:
+        return torch.round(x)
+
+    def isfinite(self, x: Tensor) -> Tensor:
+        return torch.isfinite(x)
+
+    def concatenate(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.cat(list(parts), axis)
+
+    def stack(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        return torch.stack(list(parts), axis)
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(*axes)
+
+    def float_bits(self, x: Tensor) -> Tensor:
+        return x.contiguous().view(torch.int32).to(torch.int64)
+
+    def bits_float(self, x: Tensor) -> Tensor:
+        return x.to(torch.int32).view(torch.float32)
+
+
+ARRAYS = TorchArrays()
+
+
+@dataclass(frozen=True)
+class Order:
+    """A tensor's shape and the order of its elements in memory; ``batched`` tells whether axis 0 counts samples."""
+
+    shape: tuple[int, ...]
+    channels_last: bool = False
+    batched: bool = True
+
+    @classmethod
+    def of(cls, x: Tensor, batched: bool = True) -> Order:
+        """Return the order in which a tensor lies, or is to be brought where it lies in none."""
+        form = CHANNELS_LAST.get(x.dim())
+        last = form is not None and not x.is_contiguous() and x.is_contiguous(memory_format=form)
+        return cls(tuple(x.shape), last, batched)
+
+    @cached_property
+    def rows(self) -> tuple[int, int]:
+        """Samples, and elements of each."""
+        if not self.batched:
+            return 1, math.prod(self.shape)
+        return self.shape[0], math.prod(self.shape[1:])
+
+    @property
+    def channels(self) -> Channels:
+        """How the elements of a sample divide into channels (axis 1)."""
+        inner = 1 if self.channels_last else math.prod(self.shape[2:])
+        return Channels(self.shape[1], inner)
+
+    def flat(self, x: Tensor) -> Tensor:
+        """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
+        x = x.detach()
+        if self.channels_last:
+            x = x.permute(0, *range(2, x.dim()), 1)
+        return x.contiguous().view(self.rows)
+
+    def shaped(self, values: Tensor) -> Tensor:
+        """Return (samples, elements) as a tensor of this shape: the inverse of ``flat``."""
+        if not self.channels_last:
+            return values.view(self.shape)
+        batch, channels, *space = self.shape
+        return values.view(batch, *space, channels).permute(0, len(self.shape) - 1, *range(1, len(self.shape) - 1))
+
+    def unfilled(self, like: Tensor) -> Tensor:
+        """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""
+        form = CHANNELS_LAST[len(self.shape)] if self.channels_last else torch.contiguous_format
+        return torch.empty(self.shape, dtype=like.dtype, device=like.device, memory_format=form)
+
+
+def nbytes(x: Tensor) -> int:
+    """Return the bytes of a tensor's elements."""
+    return x.numel() * x.element_size()
+
+
+def check_floating(x: Tensor, name: str) -> None:
+    """Raise UnsupportedError unless a tensor's dtype can be coded."""
+    if x.dtype not in CODED:
+        raise UnsupportedError(
+            f"cannot encode a {x.dtype} tensor at {name!r}: expected float32, float16 or bfloat16. "
+            f"Leave this layer exact with QModule(model, exact=[{name!r}])."
+        )

@@ -1,0 +1,143 @@
+"""The import rules of docs/design.md, read off the installed package."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(find_spec("actnn").origin).parent
+
+# Lowest first. A module may import from its own entry and from earlier rows, never from later rows or from beside it.
+LAYERS = (
+    ("actnn.errors",),
+    ("actnn.core.format",),
+    ("actnn.kernels", "actnn.allocation"),
+    ("actnn.core",),
+    ("actnn.torch", "actnn.paddle"),
+    ("actnn.bench", "actnn.report"),
+    ("actnn.cli",),
+)
+# Importing actnn.core.format runs the package's __init__ too, so that may import no more than format may.
+RANK_OF_MODULE = {"actnn.core": 1}
+# The public face and the entry point sit above everything; the face resolves its names on first use.
+FACES = ("actnn", "actnn.__main__")
+
+OWNERS = {
+    "torch": "actnn.torch",
+    "paddle": "actnn.paddle",
+    "triton": "actnn.kernels.triton",
+    "ctypes": "actnn.kernels.native",
+}
+LAZY = {("actnn.cli", "torch"), ("actnn.cli", "paddle"), ("actnn.bench", "torch"), ("actnn.bench", "paddle")}
+
+
+class Import(NamedTuple):
+    target: str
+    inside_function: bool
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(module: str) -> list[Import]:
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [Import(target, inside) for node, inside in statements(tree) for target in targets(node, package)]
+
+
+def statements(node: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield every import statement and whether it runs only when a function is called."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, inside
+        yield from statements(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+
+def targets(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that a statement names: ``from a import b`` is a.b where that is a module, else a."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level]) if node.level else ""
+    origin = ".".join(part for part in (base, node.module) if part)
+    for alias in node.names:
+        full = f"{origin}.{alias.name}"
+        yield full if full in MODULES else origin
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def place(module: str) -> tuple[int, str]:
+    """Return a module's rank and the entry of LAYERS that it belongs to, the most specific one first."""
+    entries = [(rank, entry) for rank, row in enumerate(LAYERS) for entry in row if within(module, entry)]
+    if not entries:
+        pytest.fail(f"{module} has no place in the architecture: add it to LAYERS and to docs/design.md")
+    rank, entry = max(entries, key=lambda found: len(found[1]))
+    return RANK_OF_MODULE.get(module, rank), entry
+
+
+def broken_direction(module: str, target: str) -> bool:
+    rank, entry = place(module)
+    if target in FACES:
+        # the face is there for users; only what plays the user may go through it
+        return entry not in ("actnn.cli", "actnn.bench")
+    target_rank, target_entry = place(target)
+    return target_rank > rank or (target_rank == rank and target_entry != entry)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in FACES])
+def test_imports_point_one_way(module):
+    ours = {target for target, _ in imports(module) if within(target, "actnn")}
+    assert [target for target in sorted(ours) if broken_direction(module, target)] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_its_owner_imports_a_framework(module):
+    broken = []
+    for target, inside_function in imports(module):
+        outside = target.partition(".")[0]
+        if outside not in OWNERS or within(module, OWNERS[outside]):
+            continue
+        lazy = any(outside == allowed and within(module, layer) for layer, allowed in LAZY)
+        if not (lazy and inside_function):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("statement", ["import actnn", "import actnn.cli", "import actnn.kernels, actnn.core.session"])
+def test_importing_the_framework_free_part_loads_no_framework(statement):
+    program = f"{statement}; import sys; print(sorted({{'torch', 'paddle', 'triton'}} & sys.modules.keys()))"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "broken"),
+    [
+        ("actnn.kernels.reference", "actnn.core.format", False),
+        ("actnn.kernels.reference", "actnn.core.session", True),
+        ("actnn.core.format", "actnn.kernels", True),
+        ("actnn.core", "actnn.core.session", True),
+        ("actnn.torch.layers", "actnn.paddle.layers", True),
+        ("actnn.core.session", "actnn", True),
+        ("actnn.core.session", "actnn.torch.layers", True),
+        ("actnn.cli.doctor", "actnn.kernels", False),
+    ],
+)
+def test_the_rule_itself_tells_right_from_wrong(module, target, broken):
+    assert broken_direction(module, target) is broken
