@@ -69,6 +69,10 @@ ACTNN_API int32_t actnn_encode_index(int64_t samples, int64_t elements, int32_t 
 ACTNN_API int32_t actnn_decode_index(int64_t samples, int64_t elements, int32_t bits, int32_t threads,
                                      const uint8_t *planes, int32_t *values);
 
+/* memcpy and memset by the kernels' own threads, for the benchmark. */
+ACTNN_API int32_t actnn_copy(int64_t bytes, int32_t threads, const uint8_t *from, uint8_t *to);
+ACTNN_API int32_t actnn_clear(int64_t bytes, int32_t threads, uint8_t *to);
+
 /* Element e of a sample belongs to channel e / inner % channels: inner is H*W for NCHW and 1 for channels_last. */
 typedef struct {
     int64_t channels;
@@ -89,10 +93,13 @@ ACTNN_API int32_t actnn_decode_affine(const actnn_layout *layout, const actnn_ch
                                       int32_t threads, const uint8_t *buffer, int32_t part, const float *scale,
                                       const float *shift, void *values, int32_t dtype);
 
+/* Floats of workspace that actnn_channel_statistics needs. */
+ACTNN_API int64_t actnn_statistics_workspace(int64_t samples, int64_t elements, const actnn_channels *channels);
+
 /* Mean, biased variance, minimum and maximum of each channel; independent of the number of threads. */
 ACTNN_API int32_t actnn_channel_statistics(int64_t samples, int64_t elements, const actnn_channels *channels,
                                            int32_t simd, int32_t threads, const void *values, int32_t dtype,
-                                           float *mean, float *variance, float *low, float *high);
+                                           float *workspace, float *mean, float *variance, float *low, float *high);
 
 /* One pass that writes y to out (which may be values) and the code of v to buffer. In a split code the side of an
  * element is that of y, `not (y <= 0)`, and a v on the wrong side of zero by rounding counts as zero. */

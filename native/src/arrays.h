@@ -8,7 +8,8 @@
 
 namespace actnn {
 
-// An output far larger than the caches is written past them: it would be gone before anyone reads it.
+// Outputs from this size on are written past the caches, by kernels that do little but move memory: a line would be
+// gone before anyone reads it.
 constexpr int64_t STREAMED_BYTES = int64_t{64} << 20;
 
 inline bool is_dtype(int32_t dtype) { return dtype >= ACTNN_FLOAT32 && dtype <= ACTNN_BFLOAT16; }

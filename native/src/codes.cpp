@@ -8,16 +8,6 @@
 namespace actnn {
 namespace {
 
-void write_key(const Key &key, uint8_t *buffer) {
-    for (int i = 0; i < KEY_BYTES; ++i) buffer[i] = static_cast<uint8_t>(key.word[i / 4] >> (8 * (i % 4)));
-}
-
-Key read_key(const uint8_t *buffer) {
-    Key key{};
-    for (int i = 0; i < KEY_BYTES; ++i) key.word[i / 4] |= static_cast<uint32_t>(buffer[i]) << (8 * (i % 4));
-    return key;
-}
-
 actnn_status check(const actnn_layout *layout, int32_t simd, int32_t threads, const void *values, int32_t dtype,
                    const void *buffer, SplitLayout &split) {
     if (buffer == nullptr || threads < 1 || !is_dtype(dtype) || simd < ACTNN_SCALAR || simd > ACTNN_AVX2) {
@@ -63,8 +53,8 @@ int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, 
     if (status != ACTNN_OK) return status;
 
     const GroupKernels &kernels = *kernels_of(simd);
-    const bool stream = split.planes.count() * bytes_of(dtype) >= STREAMED_BYTES;
-    const Output output(kernels, values, dtype, stream);
+    // not streamed: decoding is bound by arithmetic, and was slower with streaming stores
+    const Output output(kernels, values, dtype, false);
     const Key key = read_key(buffer);
     share_groups(split.planes.groups(), threads, [&](int64_t begin, int64_t end) {
         alignas(64) float values_of_group[GROUP];
@@ -74,7 +64,6 @@ int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, 
                                buffer + split.scales_of(group.index), buffer + group.planes, group.length, x);
             });
         });
-        output.finish();
     });
     return ACTNN_OK;
 }

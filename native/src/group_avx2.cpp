@@ -92,10 +92,11 @@ void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_
 
 void apply_mask(const uint8_t *mask, float above, float below, const float *grad, int length, float *out) {
     const __m256i to_sign = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    const __m256 clear = _mm256_set1_ps(below), set = _mm256_set1_ps(above);
     const int whole = length / LANES * LANES;
     for (int i = 0; i < whole; i += LANES) {
         const __m256i chosen = _mm256_sllv_epi32(_mm256_set1_epi32(mask[i / LANES]), to_sign);
-        const __m256 factor = _mm256_blendv_ps(_mm256_set1_ps(below), _mm256_set1_ps(above), _mm256_castsi256_ps(chosen));
+        const __m256 factor = _mm256_blendv_ps(clear, set, _mm256_castsi256_ps(chosen));
         _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_loadu_ps(grad + i), factor));
     }
     for (int i = whole; i < length; ++i) out[i] = grad[i] * (mask[i / 8] >> (i % 8) & 1 ? above : below);

@@ -124,7 +124,8 @@ void dequantize_by_table(const Words &words, const Scales &scales, GroupKey key,
     const __m256 zero = _mm256_set1_ps(scales.first);
 
     // of each word, the position at noise 0 and the step
-    __m256 twice = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(level, 17), _mm256_set1_epi32(dithered ? 65535 : 0)));
+    const __m256i middle = _mm256_set1_epi32(dithered ? 65535 : 0);
+    __m256 twice = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(level, 17), middle));
     __m256 step = _mm256_set1_ps(step_of(words.positive(), scales.second, scales.second));
     if constexpr (reading == Reading::WHOLE) {
         const __m256 below = _mm256_set1_ps(-step_of(words.negative, scales.first, scales.second));

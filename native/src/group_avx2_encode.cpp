@@ -76,8 +76,9 @@ template <Side side> __m256i below_of(__m256 x, __m256i given, int vector) {
     return _mm256_cmpeq_epi32(_mm256_and_si256(given, bit), _mm256_setzero_si256());
 }
 
-// Four vectors of 32-bit lanes to 32 bytes: byte 2 of every lane, in the order of elements_in_order.
-__m256i third_bytes(const __m256i x[4]) {
+// Four vectors of 32-bit lanes to 32 bytes: bits 16 to 31 of every lane, clamped to a byte, in an order that
+// elements_in_order mends.
+__m256i upper_halves(const __m256i x[4]) {
     const __m256i first = _mm256_blend_epi16(_mm256_srli_epi32(x[0], 16), x[1], 0xaa);
     const __m256i second = _mm256_blend_epi16(_mm256_srli_epi32(x[2], 16), x[3], 0xaa);
     return _mm256_packus_epi16(first, second);
@@ -131,7 +132,6 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, const floa
                 position = _mm256_cvtps_epi32(_mm256_mul_ps(x, factor));
                 most = _mm256_blendv_epi8(most_above, most_below, negative[vector]);
             }
-            if constexpr (side == Side::GIVEN) position = _mm256_max_epi32(position, _mm256_setzero_si256());
             // The product exceeds 65536 (L - 1) by less than its 2^-22.9th part: with 64 levels or fewer that is less
             // than a half, and rounds away.
             if constexpr (bits > 6) position = _mm256_min_epi32(position, most);
@@ -142,7 +142,8 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, const floa
             }
             sums[vector] = _mm256_add_epi32(position, noise);
         }
-        __m256i coded = third_bytes(sums);
+        // saturates: on a side that the sign contradicts the position is negative, and the level 0
+        __m256i coded = upper_halves(sums);
         // N + q, and N - 1 - q = N + ~q
         if constexpr (side != Side::NONE) {
             coded = _mm256_add_epi8(_mm256_xor_si256(coded, mask_bytes(negative)), first_positive);

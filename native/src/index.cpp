@@ -17,11 +17,6 @@ actnn_status check(const Planes &planes, int32_t threads) {
     return planes.bits >= 1 && planes.bits <= MOST_INDEX_BITS ? ACTNN_OK : ACTNN_BAD_WIDTH;
 }
 
-// Call visit(shift, bits) for each run of at most 8 planes.
-template <class Visit> void visit_bytes(int bits, Visit visit) {
-    for (int shift = 0; shift < bits; shift += 8) visit(shift, std::min(8, bits - shift));
-}
-
 } // namespace
 
 int32_t actnn_encode_index(int64_t samples, int64_t elements, int32_t bits, int32_t threads, const int32_t *values,
@@ -36,12 +31,7 @@ int32_t actnn_encode_index(int64_t samples, int64_t elements, int32_t bits, int3
         visit_groups(planes, begin, end, [&](const Group &group) {
             int32_t indices[GROUP];
             std::memcpy(indices, numbers + 4 * group.first, sizeof(int32_t) * static_cast<size_t>(group.length));
-            visit_bytes(group.bits, [&](int shift, int width) {
-                uint8_t bytes[GROUP];
-                for (int i = 0; i < group.length; ++i) bytes[i] = static_cast<uint8_t>(indices[i] >> shift);
-                pack_planes(bytes, group.length, width,
-                            buffer + group.planes + shift * bytes_of_plane(group.length));
-            });
+            pack_integers(indices, group.length, group.bits, buffer + group.planes);
         });
     });
     return ACTNN_OK;
@@ -57,12 +47,8 @@ int32_t actnn_decode_index(int64_t samples, int64_t elements, int32_t bits, int3
     uint8_t *const numbers = reinterpret_cast<uint8_t *>(values);
     share_groups(planes.groups(), threads, [&](int64_t begin, int64_t end) {
         visit_groups(planes, begin, end, [&](const Group &group) {
-            int32_t indices[GROUP] = {};
-            visit_bytes(group.bits, [&](int shift, int width) {
-                uint8_t bytes[GROUP];
-                unpack_planes(buffer + group.planes + shift * bytes_of_plane(group.length), group.length, width, bytes);
-                for (int i = 0; i < group.length; ++i) indices[i] |= bytes[i] << shift;
-            });
+            int32_t indices[GROUP];
+            unpack_integers(buffer + group.planes, group.length, group.bits, indices);
             std::memcpy(numbers + 4 * group.first, indices, sizeof(int32_t) * static_cast<size_t>(group.length));
         });
     });

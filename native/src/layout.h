@@ -65,6 +65,16 @@ template <class Visit> void visit_groups(const Planes &planes, int64_t begin, in
     }
 }
 
+inline void write_key(const Key &key, uint8_t *buffer) {
+    for (int i = 0; i < KEY_BYTES; ++i) buffer[i] = static_cast<uint8_t>(key.word[i / 4] >> (8 * (i % 4)));
+}
+
+inline Key read_key(const uint8_t *buffer) {
+    Key key{};
+    for (int i = 0; i < KEY_BYTES; ++i) key.word[i / 4] |= static_cast<uint32_t>(buffer[i]) << (8 * (i % 4));
+    return key;
+}
+
 // The buffer of a split code.
 struct SplitLayout {
     Planes planes;

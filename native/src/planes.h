@@ -46,6 +46,24 @@ static inline void unpack_planes(const uint8_t *planes, int length, int bits, ui
     }
 }
 
+// The same for integers of any width, eight planes at a time.
+static inline void pack_integers(const int32_t *integers, int length, int bits, uint8_t *planes) {
+    for (int shift = 0; shift < bits; shift += 8) {
+        uint8_t bytes[GROUP];
+        for (int i = 0; i < length; ++i) bytes[i] = static_cast<uint8_t>(integers[i] >> shift);
+        pack_planes(bytes, length, bits - shift < 8 ? bits - shift : 8, planes + shift * bytes_of_plane(length));
+    }
+}
+
+static inline void unpack_integers(const uint8_t *planes, int length, int bits, int32_t *integers) {
+    for (int i = 0; i < length; ++i) integers[i] = 0;
+    for (int shift = 0; shift < bits; shift += 8) {
+        uint8_t bytes[GROUP];
+        unpack_planes(planes + shift * bytes_of_plane(length), length, bits - shift < 8 ? bits - shift : 8, bytes);
+        for (int i = 0; i < length; ++i) integers[i] |= bytes[i] << shift;
+    }
+}
+
 // Cut the planes of a full group down to those of a short one.
 static inline void trim_planes(const uint8_t *full, int length, int bits, uint8_t *planes) {
     const int bytes = bytes_of_plane(length);

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 
 from actnn.cli.arguments import Parser, at_least
@@ -17,6 +19,8 @@ from actnn.core.report import readable
 from actnn.errors import ActnnError
 
 IMAGES = 1797
+# threads that spin while they wait slow down whoever else computes, such as the other run
+QUIET_THREADS = {"OMP_WAIT_POLICY": "passive"}
 EXTRAS = {"torch": "torch", "sklearn": "demo", "rich": "demo"}
 
 
@@ -27,9 +31,11 @@ def main(argv: Sequence[str]) -> int:
     if missing:
         raise ActnnError(f"the demo needs more packages than are installed: pip install 'actnn[{','.join(missing)}]'")
     exact = Run(None, False, arguments.epochs, min(arguments.limit, IMAGES), arguments.batch)
-    runs = [exact, replace(exact, bits=arguments.bits)]
-    runs += [replace(run, memory=True) for run in runs]
-    show(runs, carry_out_all(runs))
+    contestants = [exact, replace(exact, bits=arguments.bits)]
+    with progress_bars() as bars:
+        trained = compete(contestants, bars)
+        measured = compete([replace(run, memory=True) for run in contestants], bars)
+    show(contestants, trained, measured)
     return 0
 
 
@@ -43,49 +49,82 @@ def parse(argv: Sequence[str]):
     return parser.parse_args(argv)
 
 
-def carry_out_all(runs: Sequence[Run]) -> list[Outcome]:
-    """Carry out the runs one after the other, a progress bar each."""
+def progress_bars():
+    """Return the display of the bars."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    outcomes = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+
+
+class Child:
+    """A run in a process of its own, where nothing else moves its peak memory."""
+
+    def __init__(self, run: Run, advance: Callable[[int], None]) -> None:
+        self.run, self.advance = run, advance
+        command = [sys.executable, "-m", "actnn.cli.training", json.dumps(asdict(run))]
+        environment = {**QUIET_THREADS, **os.environ, **(MALLOC_SETTINGS if run.memory else {})}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # after an error of another run this one is not done yet
+        self.process.terminate()
+        self.process.__exit__(None, None, None)
+
+    def begin_turn(self) -> None:
+        """Let the child go on."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def listen(self) -> Outcome | None:
+        """Follow the child until it passes the turn back or ends; return its outcome in the latter case."""
+        for line in self.process.stdout:
+            message = json.loads(line)
+            self.advance(message.get("steps", 0))
+            if "turn" in message:
+                return None
+            if "outcome" in message:
+                return Outcome(**message["outcome"])
+            if "error" in message:
+                raise ActnnError(message["error"])
+        raise ActnnError(f"the run {self.run.name!r} ended early with exit code {self.process.wait()}.")
+
+
+def compete(runs: Sequence[Run], bars) -> list[Outcome]:
+    """Carry out the runs in turns, a progress bar each."""
+    with ExitStack() as stack:
+        children = []
         for run in runs:
-            task = progress.add_task(f"{run.name}, {'memory' if run.memory else 'training'}", total=run.steps)
-            outcomes.append(carry_out(run, lambda steps, task=task: progress.advance(task, steps)))
+            bar = bars.add_task(f"{run.name}, {'memory' if run.memory else 'training'}", total=run.steps)
+            children.append(stack.enter_context(Child(run, partial(bars.advance, bar))))
+        # nobody begins before everybody is ready
+        outcomes = [child.listen() for child in children]
+        for _ in range(runs[0].turns):
+            for place, child in enumerate(children):
+                child.begin_turn()
+                outcomes[place] = child.listen()
     return outcomes
 
 
-def carry_out(run: Run, advance: Callable[[int], None]) -> Outcome:
-    """Carry out one run in a process of its own, where nothing else moves its peak memory."""
-    command = [sys.executable, "-m", "actnn.cli.training", json.dumps(asdict(run))]
-    environment = {**os.environ, **(MALLOC_SETTINGS if run.memory else {})}
-    last = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
-        for line in process.stdout:
-            last = json.loads(line)
-            advance(last.get("steps", 0))
-    if "outcome" not in last:
-        raise ActnnError(last.get("error", f"the run {run.name!r} ended early with exit code {process.returncode}."))
-    return Outcome(**last["outcome"])
-
-
-def show(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> None:
-    """Print the table; ``runs`` are exact and compressed training, then the same for memory."""
+def show(contestants: Sequence[Run], trained: Sequence[Outcome], measured: Sequence[Outcome]) -> None:
+    """Print the table."""
     from rich.console import Console
     from rich.table import Table
 
-    exact, compressed, exact_memory, compressed_memory = outcomes
     rows = [
-        ("test accuracy", exact.accuracy, compressed.accuracy, "{:.1%}".format),
-        ("activations kept for backward", exact_memory.kept, compressed_memory.kept, readable),
-        ("peak memory above the model", exact_memory.peak, compressed_memory.peak, readable),
-        ("training time", exact.seconds, compressed.seconds, "{:.1f} s".format),
+        ("test accuracy", [outcome.accuracy for outcome in trained], "{:.1%}".format),
+        ("activations kept for backward", [outcome.kept for outcome in measured], readable),
+        ("peak memory above the model", [outcome.peak for outcome in measured], readable),
+        ("training time, median epoch", [outcome.seconds for outcome in trained], "{:.2f} s".format),
     ]
-    batch = runs[0].batch
-    table = Table("", title=f"ResNet on handwritten digits, {SIZE}×{SIZE}, {batch} images a step", title_justify="left")
-    for run in runs[:2]:
+    title = f"ResNet on handwritten digits, {SIZE}×{SIZE}, {contestants[0].batch} images a step"
+    table = Table("", title=title, title_justify="left")
+    for run in contestants:
         table.add_column(run.name, justify="right")
-    for label, before, after, text in rows:
-        table.add_row(label, *("not available" if value is None else text(value) for value in (before, after)))
+    for label, values, text in rows:
+        table.add_row(label, *("not available" if value is None else text(value) for value in values))
     Console().print(table)

@@ -1,12 +1,19 @@
-"""One training run of the demo in a process of its own: settings in as JSON, one line of JSON out for every step."""
+"""One training run of the demo in a process of its own.
+
+Settings come as JSON in the first argument, and a line on standard input begins each turn. Lines of JSON go out: one
+for every step, one that passes the turn back, and at the end the outcome. Runs that take turns see the same
+disturbances from whatever else the machine does, so that their times can be compared.
+"""
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from actnn.cli.peak_memory import peak_growth
 from actnn.cli.small_resnet import small_resnet
@@ -41,6 +48,11 @@ class Run:
         return self.images // TEST_SHARE
 
     @property
+    def turns(self) -> int:
+        """How many turns the run takes: one an epoch."""
+        return 1 if self.memory else self.epochs
+
+    @property
     def steps(self) -> int:
         """How many steps the run takes."""
         if self.memory:
@@ -50,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run measured; the fields of the other kind of run stay None."""
+    """What a run measured; the fields of the other kind of run stay None. ``seconds`` is the median of the epochs."""
 
     accuracy: float | None = None
     seconds: float | None = None
@@ -79,7 +91,7 @@ class Training:
         functional.cross_entropy(self.model(images), labels).backward()
         self.optimizer.step()
         self.schedule.step()
-        print(json.dumps({"steps": 1}), flush=True)
+        tell(steps=1)
 
     def batches(self) -> Iterator[tuple]:
         """Yield one epoch in a new random order."""
@@ -127,21 +139,36 @@ def build(bits: int | None):
     return actnn.QModule(model)
 
 
+def tell(**message: Any) -> None:
+    """Send a message to the parent."""
+    print(json.dumps(message), flush=True)
+
+
+def wait_for_turn() -> None:
+    """Pass the turn to the parent until it comes back; end where the parent has ended."""
+    tell(turn="over")
+    if not sys.stdin.readline():
+        sys.exit(1)
+
+
 def measure_time(run: Run) -> Outcome:
     """Train for all epochs."""
     training = Training(run)
-    begin = time.perf_counter()
+    seconds = []
     for _ in range(run.epochs):
+        wait_for_turn()
+        begin = time.perf_counter()
         for images, labels in training.batches():
             training.step(images, labels)
-    seconds = time.perf_counter() - begin
-    return Outcome(accuracy=training.accuracy(), seconds=seconds)
+        seconds.append(time.perf_counter() - begin)
+    return Outcome(accuracy=training.accuracy(), seconds=statistics.median(seconds))
 
 
 def measure_memory(run: Run) -> Outcome:
     """Take a few steps on one batch; the first ones, which allocate what stays, are not counted."""
     training = Training(run)
     images, labels = next(training.batches())
+    wait_for_turn()
 
     def steps(count: int) -> None:
         for _ in range(count):
@@ -180,9 +207,9 @@ def main(settings: str) -> int:
     try:
         outcome = measure_memory(run) if run.memory else measure_time(run)
     except ActnnError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+        tell(error=str(error))
         return 1
-    print(json.dumps({"outcome": asdict(outcome)}), flush=True)
+    tell(outcome=asdict(outcome))
     return 0
 
 

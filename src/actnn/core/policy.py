@@ -23,6 +23,7 @@ class Policy:
     bits: tuple[int, ...]
     compress_batch_norm: bool
     rounding: Rounding
+    share_codes: bool
     cudnn_benchmark: bool
     log_memory: bool
     log_speed: bool
@@ -62,15 +63,15 @@ def _bits(value: Any) -> str | None:
     for width in value:
         if isinstance(width, bool) or not isinstance(width, (int, float)):
             return f"{width!r} is not a width"
-        if width != int(width):
-            return f"{width} is a fractional average, which needs widths decided per sample; this version has 1 to 8"
         if not 1 <= width <= MAX_BITS:
             return f"a width of {width} bits does not exist: expected 1 to {MAX_BITS}"
+        if width != int(width):
+            return f"{width} is a fractional average, which needs widths decided per sample; this version has 1 to 8"
     return None
 
 
 def _rounding(value: Any) -> str | None:
-    return None if value in ROUNDINGS else f"expected one of {sorted(ROUNDINGS)}"
+    return None if isinstance(value, str) and value in ROUNDINGS else f"expected one of {sorted(ROUNDINGS)}"
 
 
 _ADAPTIVE = "widths decided while training are not part of this version"
@@ -83,6 +84,7 @@ KNOBS: Mapping[str, Knob] = {
     "initial_bits": Knob(8, _only(8, _ADAPTIVE)),
     "stochastic": Knob(True, _boolean),
     "rounding": Knob("dither", _rounding),
+    "share_codes": Knob(True, _boolean),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
     "use_gradient": Knob(False, _only(False, _ADAPTIVE)),
     "adaptive_conv_scheme": Knob(True, _boolean),
@@ -165,6 +167,7 @@ class Config:
             bits=tuple(int(width) for width in values["activation_compression_bits"]),
             compress_batch_norm=values["enable_quantized_bn"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
+            share_codes=values["share_codes"],
             cudnn_benchmark=values["cudnn_benchmark_conv2d"],
             log_memory=values["debug_memory_model"],
             log_speed=values["debug_speed"],
@@ -179,7 +182,7 @@ class Config:
 
 def check_level(level: str) -> None:
     """Raise ConfigError unless a level exists."""
-    if level in LATER_LEVELS:
+    if isinstance(level, str) and level in LATER_LEVELS:
         raise ConfigError(f"level {level!r} is not part of this version: expected one of {list(LEVELS)}.")
-    if level not in LEVELS:
+    if not isinstance(level, str) or level not in LEVELS:
         raise ConfigError(f"there is no level {level!r}: expected one of {list(LEVELS)}.")

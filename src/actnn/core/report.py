@@ -12,19 +12,19 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True)
 class Row:
-    """What one layer kept in the last step."""
+    """What one layer kept in the last step, and the layers that read its code instead of keeping one of their own."""
 
     layer: str
     kind: str
-    calls: int
     exact_bytes: int
     kept_bytes: int
+    readers: tuple[str, ...]
 
     @classmethod
     def of(cls, site: Site) -> Row:
         """Return the row of a site."""
         account = site.account
-        return cls(site.name, site.kind, account.calls, account.exact_bytes, account.kept_bytes)
+        return cls(site.name, site.kind, account.exact_bytes, account.kept_bytes, tuple(account.readers))
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,10 @@ class Report:
         if not self.rows:
             table = ["nothing was kept yet: run a training step, then ask again"]
         else:
-            cells = [("layer", "kind", "exact", "kept", "ratio")]
-            cells += [(row.layer, row.kind, *_sizes(row.exact_bytes, row.kept_bytes)) for row in self.rows]
-            cells.append(("total", "", *_sizes(self.exact_bytes, self.kept_bytes)))
+            cells = [("layer", "kind", "exact", "kept", "ratio", "also read by")]
+            for row in self.rows:
+                cells.append((row.layer, row.kind, *_sizes(row.exact_bytes, row.kept_bytes), ", ".join(row.readers)))
+            cells.append(("total", "", *_sizes(self.exact_bytes, self.kept_bytes), ""))
             table = _aligned(cells)
         if self.idle:
             table += ["", f"kept nothing in this step: {', '.join(self.idle)}"]
@@ -83,12 +84,14 @@ def _sizes(exact: int, kept: int) -> tuple[str, str, str]:
 
 
 def _aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return rows of cells as lines: words to the left, figures to the right."""
+    """Return rows of cells as lines: words to the left, figures to the right of their columns."""
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = []
     for row in cells:
-        words = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
-        figures = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        lines.append("  ".join(words + figures).rstrip())
-    rule = "-" * max(len(line) for line in lines)
+        adjusted = [
+            cell.rjust(width) if 2 <= column <= 4 else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(adjusted).rstrip())
+    rule = "-" * min(100, max(len(line) for line in lines))
     return [lines[0], rule, *lines[1:-1], rule, lines[-1]]

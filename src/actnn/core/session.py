@@ -6,15 +6,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from actnn import kernels
-from actnn.core.format import Family, Layout, Part, derive_key, uniform_layout
+from actnn.core.format import MAX_BITS, TWO_SIDED, Family, Layout, Part, derive_key, uniform_layout
 from actnn.core.policy import Policy
 from actnn.core.report import Report, Row
 from actnn.core.site import Site
 from actnn.errors import ConfigError, SessionError
-from actnn.kernels.contract import Array, Arrays, Key
+from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
 
 LOGGER = logging.getLogger("actnn")
 SEEDS = 2**64
@@ -70,21 +71,24 @@ class Session:
 
     def layout(self, site: Site, samples: int, elements: int, family: Family) -> Layout:
         """Return the layout of a site's next code."""
-        bits = max(site.bits, family.least_bits)
+        # the sides of a two-sided code tell a mask, which takes about one bit
+        extra = 1 if family is TWO_SIDED else 0
+        bits = min(max(site.bits + extra, family.least_bits), MAX_BITS)
         return uniform_layout(samples, elements, family, bits, self.policy.rounding)
 
-    def encode(self, arrays: Arrays, values: Array, site: Site, family: Family) -> Code:
+    def encode(self, arrays: Arrays, values: Array, site: Site, layout: Layout) -> Code:
         """Return the code of dense ``values`` (samples, elements)."""
-        self.check_open()
-        layout = self.layout(site, *values.shape, family)
         backend = kernels.select(arrays, values)
-        buffer = self.timed(site, "encode", lambda: backend.encode(arrays, values, layout, self.key(site)))
+        buffer = self.timed(site, "encode", partial(backend.encode, arrays, values, layout, self.key(site)))
         return Code(buffer, layout)
 
-    def decode(self, arrays: Arrays, site: Site, code: Code, dtype: str, part: Part = Part.WHOLE) -> Array:
+    def decode(
+        self, arrays: Arrays, site: Site, code: Code, dtype: str, part: Part, affine: ChannelAffine | None
+    ) -> Array:
         """Return the values of a code, of shape (samples, elements)."""
         backend = kernels.select(arrays, code.buffer)
-        return self.timed(site, "decode", lambda: backend.decode(arrays, code.buffer, code.layout, part, dtype))
+        work = partial(backend.decode, arrays, code.buffer, code.layout, part, dtype, affine)
+        return self.timed(site, "decode", work)
 
     def timed(self, site: Site, what: str, work: Callable[[], Result]) -> Result:
         """Do some work of a site; log how long it took where ``debug_speed`` asks for it."""
@@ -95,10 +99,15 @@ class Session:
         LOGGER.warning("%s %s: %.3f ms", site.name, what, 1e3 * (time.perf_counter() - start))
         return result
 
-    def log_kept(self, site: Site, exact_bytes: int, kept_bytes: int) -> None:
+    def log_kept(self, site: Site, kept_bytes: int, exact_bytes: int) -> None:
         """Log what a site keeps where ``debug_memory_model`` asks for it."""
         if self.policy.log_memory:
             LOGGER.warning("%s keeps %d bytes instead of %d", site.name, kept_bytes, exact_bytes)
+
+    def forward_begins(self) -> None:
+        """Let every site expect the readers that it had in the last step."""
+        for site in self.sites:
+            site.learn()
 
     def backward_begins(self) -> None:
         """Note that a backward runs: what is kept next belongs to another step."""
@@ -113,9 +122,8 @@ class Session:
 
     def report(self) -> Report:
         """Return what each layer kept in the last recorded step."""
-        rows = [Row.of(site) for site in self.sites if site.step == self._step]
-        idle = [site.name for site in self.sites if site.step != self._step]
+        active = [site for site in self.sites if site.step == self._step]
+        rows = [Row.of(site) for site in active]
+        seen = {name for row in rows for name in (row.layer, *row.readers)}
+        idle = [site.name for site in self.sites if site.name not in seen]
         return Report(rows, idle, list(self.left_exact))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -85,6 +86,15 @@ class Backend(Protocol):
         """Return the int32 values of an index code, of shape (samples, elements)."""
 
 
+    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
+        """Write the maxima to ``out``; return the index code of their positions within their windows.
+
+        Positions count row by row. NaN wins, as in the frameworks' own pooling; then the first of equal values.
+        """
+
+    def max_pool_backward(self, arrays: Arrays, planes: Array, grad: Array, pool: Pool) -> Array:
+        """Return the gradient of the pooled values, of shape (samples, elements)."""
+
     def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
         """Return mean, biased variance, minimum and maximum of each channel, float32."""
 
@@ -152,6 +162,31 @@ class Normalization:
     mean: Array
     inverse: Array
     threshold: Array
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A max pooling over one to three axes: one number an axis, ``bits`` planes of positions within a window."""
+
+    samples: int
+    channels: int
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    channels_last: bool
+
+    @property
+    def bits(self) -> int:
+        """Width of an index code that holds any position of a window."""
+        return max(1, (math.prod(self.kernel) - 1).bit_length())
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """Elements of a sample: of the input, and of the output."""
+        return self.channels * math.prod(self.input), self.channels * math.prod(self.output)
 
 
 @dataclass(frozen=True)

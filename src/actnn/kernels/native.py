@@ -9,12 +9,14 @@ from pathlib import Path
 
 from actnn.core.format import Layout, Part, index_bytes
 from actnn.errors import FormatError, UnsupportedError
-from actnn.kernels.contract import FLOATS, Array, Arrays, Key
+from actnn.kernels.contract import FLOATS, Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool
+from actnn.kernels.reference import Reference
 
 ABI_VERSION = 1
 SIMD = ("scalar", "avx2")
 DTYPES = {name: number for number, name in enumerate(FLOATS)}
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
+AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 
 
 class CLayout(ctypes.Structure):
@@ -31,21 +33,64 @@ class CLayout(ctypes.Structure):
     )
 
 
+class CChannels(ctypes.Structure):
+    """``actnn_channels`` of actnn.h."""
+
+    _fields_ = (("channels", ctypes.c_int64), ("inner", ctypes.c_int64))
+
+
+class CNormalization(ctypes.Structure):
+    """``actnn_normalization`` of actnn.h."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("slope", "offset", "mean", "inverse", "threshold"))
+
+
+class CPool(ctypes.Structure):
+    """``actnn_pool`` of actnn.h."""
+
+    _fields_ = (
+        ("samples", ctypes.c_int64),
+        ("channels", ctypes.c_int64),
+        ("input", ctypes.c_int64 * 2),
+        ("output", ctypes.c_int64 * 2),
+        ("kernel", ctypes.c_int32 * 2),
+        ("stride", ctypes.c_int32 * 2),
+        ("padding", ctypes.c_int32 * 2),
+        ("dilation", ctypes.c_int32 * 2),
+        ("channels_last", ctypes.c_int32),
+        ("bits", ctypes.c_int32),
+    )
+
+
 _INT32, _INT64, _POINTER, _FLOAT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
-_LAYOUT = ctypes.POINTER(CLayout)
+_LAYOUT, _CHANNELS, _POOL = ctypes.POINTER(CLayout), ctypes.POINTER(CChannels), ctypes.POINTER(CPool)
+_NORMALIZATION, _KEY = ctypes.POINTER(CNormalization), ctypes.c_uint32 * 4
+_CALL = (_INT32, _INT32)  # simd, threads
 SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_abi_version": (),
     "actnn_best_simd": (),
     "actnn_max_threads": (),
-    "actnn_encode": (_LAYOUT, _INT32, _INT32, ctypes.c_uint32 * 4, _POINTER, _INT32, _POINTER),
-    "actnn_decode": (_LAYOUT, _INT32, _INT32, _POINTER, _INT32, _POINTER, _INT32),
+    "actnn_encode": (_LAYOUT, *_CALL, _KEY, _POINTER, _INT32, _POINTER),
+    "actnn_decode": (_LAYOUT, *_CALL, _POINTER, _INT32, _POINTER, _INT32),
     "actnn_encode_mask": (_INT64, _INT64, _INT32, _INT32, _POINTER, _INT32, _POINTER),
     "actnn_apply_mask": (
         (_LAYOUT, _INT64, _INT64, _INT32, _INT32, _POINTER, _FLOAT, _FLOAT) + (_POINTER, _POINTER, _INT32)
     ),
     "actnn_encode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
     "actnn_decode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
+    "actnn_decode_affine": (_LAYOUT, _CHANNELS, *_CALL, _POINTER, _INT32, *(_POINTER,) * 3, _INT32),
+    "actnn_statistics_workspace": (_INT64, _INT64, _CHANNELS),
+    "actnn_channel_statistics": (_INT64, _INT64, _CHANNELS, *_CALL, _POINTER, _INT32, *(_POINTER,) * 5),
+    "actnn_normalize": (_LAYOUT, _CHANNELS, _NORMALIZATION, *_CALL, _KEY, _POINTER, _POINTER, _INT32, _POINTER),
+    "actnn_gradient_workspace": (_LAYOUT, _CHANNELS),
+    "actnn_gradient_sums": (_LAYOUT, _CHANNELS, _INT32, *_CALL, _POINTER, _POINTER, _INT32, *(_POINTER,) * 3),
+    "actnn_gradient": (_LAYOUT, _CHANNELS, _INT32, *_CALL, _POINTER, _POINTER, _INT32, *(_POINTER,) * 4),
+    "actnn_max_pool": (_POOL, _INT32, _POINTER, _INT32, _POINTER, _POINTER),
+    "actnn_copy": (_INT64, _INT32, _POINTER, _POINTER),
+    "actnn_clear": (_INT64, _INT32, _POINTER),
+    "actnn_max_pool_backward": (_POOL, _INT32, _POINTER, _POINTER, _INT32, _POINTER),
 }
+SIZES = ("actnn_statistics_workspace", "actnn_gradient_workspace")
 
 
 class LibraryMissingError(UnsupportedError):
@@ -59,6 +104,7 @@ class Native:
 
     def __init__(self, path: Path, simd: str | None = None) -> None:
         self.path = path
+        self._reference = Reference()
         self._library = load(path)
         best = self._library.actnn_best_simd()
         self._simd = best if simd is None else SIMD.index(simd)
@@ -89,18 +135,19 @@ class Native:
         )
         return buffer
 
-    def decode(self, arrays: Arrays, buffer: Array, layout: Layout, part: Part, dtype: str) -> Array:
+    def decode(
+        self, arrays: Arrays, buffer: Array, layout: Layout, part: Part, dtype: str, affine: ChannelAffine | None = None
+    ) -> Array:
         values = arrays.empty((layout.samples, layout.elements), dtype, buffer)
-        self._call(
-            "actnn_decode",
-            c_layout(layout),
-            self._simd,
-            arrays.threads(),
-            arrays.pointer(buffer),
-            int(part),
-            arrays.pointer(values),
-            dtype_code(arrays, values),
-        )
+        call = self._simd, arrays.threads(), arrays.pointer(buffer), int(part)
+        result = arrays.pointer(values), dtype_code(arrays, values)
+        if affine is None:
+            self._call("actnn_decode", c_layout(layout), *call, *result)
+        else:
+            parameters = arrays.pointer(affine.scale), arrays.pointer(affine.shift)
+            self._call(
+                "actnn_decode_affine", c_layout(layout), c_channels(affine.channels), *call, *parameters, *result
+            )
         return values
 
     def encode_mask(self, arrays: Arrays, values: Array) -> Array:
@@ -152,6 +199,106 @@ class Native:
         self._call("actnn_decode_index", samples, elements, bits, arrays.threads(), *pointers)
         return values
 
+    def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
+        shape = (*values.shape, c_channels(channels))
+        workspace = arrays.empty((self._library.actnn_statistics_workspace(*shape),), "float32", values)
+        results = tuple(arrays.empty((channels.count,), "float32", values) for _ in range(4))
+        self._call(
+            "actnn_channel_statistics",
+            *shape,
+            self._simd,
+            arrays.threads(),
+            arrays.pointer(values),
+            dtype_code(arrays, values),
+            arrays.pointer(workspace),
+            *map(arrays.pointer, results),
+        )
+        return results
+
+    def normalize(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        channels: Channels,
+        normalization: Normalization,
+        layout: Layout,
+        key: Key,
+    ) -> Array:
+        buffer = arrays.empty((layout.nbytes,), "uint8", values)
+        parameters = [arrays.pointer(getattr(normalization, name)) for name, _ in CNormalization._fields_]
+        self._call(
+            "actnn_normalize",
+            c_layout(layout),
+            c_channels(channels),
+            CNormalization(*parameters),
+            self._simd,
+            arrays.threads(),
+            (ctypes.c_uint32 * 4)(*key),
+            arrays.pointer(values),
+            arrays.pointer(out),
+            dtype_code(arrays, values),
+            arrays.pointer(buffer),
+        )
+        return buffer
+
+    def gradient_sums(
+        self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: Layout, rectified: bool
+    ) -> tuple[Array, Array]:
+        shape = c_layout(layout), c_channels(channels)
+        workspace = arrays.empty((self._library.actnn_gradient_workspace(*shape),), "float32", grad)
+        sums = tuple(arrays.empty((channels.count,), "float32", grad) for _ in range(2))
+        operands = self._gradient(arrays, grad, code, rectified)
+        self._call(
+            "actnn_gradient_sums", *shape, *operands, arrays.pointer(workspace), *map(arrays.pointer, sums)
+        )
+        return sums
+
+    def gradient(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        channels: Channels,
+        code: Array,
+        layout: Layout,
+        rectified: bool,
+        coefficients: tuple[Array, Array, Array],
+    ) -> Array:
+        out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
+        shape = c_layout(layout), c_channels(channels)
+        operands = self._gradient(arrays, grad, code, rectified)
+        self._call("actnn_gradient", *shape, *operands, *map(arrays.pointer, coefficients), arrays.pointer(out))
+        return out
+
+    def _gradient(self, arrays: Arrays, grad: Array, code: Array, rectified: bool) -> tuple[int, ...]:
+        """Return the arguments that both functions of a gradient share."""
+        pointers = arrays.pointer(code), arrays.pointer(grad)
+        return int(rectified), self._simd, arrays.threads(), *pointers, dtype_code(arrays, grad)
+
+    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
+        if len(pool.kernel) > 2:
+            return self._reference.max_pool(arrays, values, out, pool)
+        planes = arrays.empty((index_bytes(pool.samples, pool.elements[1], pool.bits),), "uint8", values)
+        operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(out), arrays.pointer(planes)
+        self._call("actnn_max_pool", c_pool(pool), arrays.threads(), *operands)
+        return planes
+
+    def max_pool_backward(self, arrays: Arrays, planes: Array, grad: Array, pool: Pool) -> Array:
+        if len(pool.kernel) > 2:
+            return self._reference.max_pool_backward(arrays, planes, grad, pool)
+        out = arrays.empty((pool.samples, pool.elements[0]), arrays.dtype(grad), grad)
+        operands = arrays.pointer(planes), arrays.pointer(grad), dtype_code(arrays, grad), arrays.pointer(out)
+        self._call("actnn_max_pool_backward", c_pool(pool), arrays.threads(), *operands)
+        return out
+
+    def copy(self, arrays: Arrays, values: Array, out: Array, nbytes: int) -> None:
+        """Copy memory with the kernels' own threads: a yardstick for their speed."""
+        self._call("actnn_copy", nbytes, arrays.threads(), arrays.pointer(values), arrays.pointer(out))
+
+    def clear(self, arrays: Arrays, out: Array, nbytes: int) -> None:
+        """Clear memory with the kernels' own threads: a yardstick for their speed."""
+        self._call("actnn_clear", nbytes, arrays.threads(), arrays.pointer(out))
+
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
@@ -179,7 +326,7 @@ def load(path: Path) -> ctypes.CDLL:
         if not hasattr(library, name):
             raise LibraryMissingError(f"{path} has no {name}: it was built from other sources. Install actnn again.")
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, ctypes.c_int32
+        function.argtypes, function.restype = arguments, _INT64 if name in SIZES else _INT32
     if (found := library.actnn_abi_version()) != ABI_VERSION:
         raise LibraryMissingError(f"{path} speaks ABI {found}, expected {ABI_VERSION}. Install actnn again.")
     return library
@@ -196,6 +343,20 @@ def c_layout(layout: Layout) -> CLayout:
         result.sample_bits, result.sample_offsets = ctypes.addressof(bits), ctypes.addressof(offsets)
         result.keep_alive = bits, offsets
     return result
+
+
+@lru_cache(maxsize=4096)
+def c_channels(channels: Channels) -> CChannels:
+    """Return the channels as the C ABI wants them."""
+    return CChannels(channels.count, channels.inner)
+
+
+@lru_cache(maxsize=4096)
+def c_pool(pool: Pool) -> CPool:
+    """Return the geometry of a pooling as the C ABI wants it: one-dimensional pooling has height 1."""
+    flat = len(pool.kernel) == 1
+    sizes = ((0 if name == "padding" else 1,) * flat + getattr(pool, name) for name in AXES)
+    return CPool(pool.samples, pool.channels, *sizes, pool.channels_last, pool.bits)
 
 
 def dtype_code(arrays: Arrays, x: Array) -> int:

@@ -6,7 +6,8 @@ throughout and masked to 32 bits where docs/format.md counts modulo 2^32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 from actnn.core.format import (
     GROUP,
@@ -20,7 +21,7 @@ from actnn.core.format import (
     index_bytes,
     plane_bytes,
 )
-from actnn.kernels.contract import Array, Arrays, ChannelAffine, Channels, Key, Normalization
+from actnn.kernels.contract import Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool
 
 WORD = 0xFFFFFFFF
 HALF = 0xFFFF
@@ -41,7 +42,7 @@ class Reference:
         grouped = group(arrays, values, layout.elements)
         grouped_sides = above_zero(arrays, grouped) if sides is None else group(arrays, sides, layout.elements)
         words_of_key = [arrays.arange(word, word + 1, values) for word in key]
-        scales, planes = [], []
+        scales, planes = [words_of_key[0][:0]], []
         for start, stop, bits in runs(layout):
             noise = group_noise(arrays, words_of_key, layout, start, stop)
             stored, words = quantize(arrays, grouped[start:stop], grouped_sides[start:stop], layout, bits, noise)
@@ -65,8 +66,8 @@ class Reference:
             words = unpack(arrays, planes, stop - start, layout.elements, bits)
             noise = group_noise(arrays, words_of_key, layout, start, stop)
             values = dequantize(arrays, words, scales[start:stop], layout, bits, noise, part)
-            parts.append(values.reshape(stop - start, -1)[:, : layout.elements])
-        values = arrays.concatenate(parts, 0)
+            parts.append(ungroup(values, layout.elements))
+        values = arrays.concatenate(parts, 0) if parts else scales.reshape(0, layout.elements)
         if affine is not None:
             split = by_channel(values, affine.channels)
             values = (split * affine.scale[:, None] + affine.shift[:, None]).reshape(values.shape)
@@ -85,6 +86,31 @@ class Reference:
             chosen = split_mask(arrays, mask, layout)
         wide = arrays.cast(grad, "float32")
         return arrays.cast(arrays.where(chosen, wide * above, wide * below), arrays.dtype(grad))
+
+    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
+        padded = surrounded(arrays, values, pool, float("-inf"))
+        best = position = None
+        for index, window in enumerate(windows(pool)):
+            value = padded[window]
+            if best is None:
+                best, position = value, 0 * arrays.cast(value > value, "int64")
+                continue
+            better = (value > best) | (value != value)
+            best, position = arrays.where(better, value, best), arrays.where(better, index + 0 * position, position)
+        shape = (pool.samples, pool.elements[1])
+        out[:] = best.reshape(shape)
+        return self.encode_index(arrays, position.reshape(shape), pool.bits)
+
+    def max_pool_backward(self, arrays: Arrays, planes: Array, grad: Array, pool: Pool) -> Array:
+        positions = self.decode_index(arrays, planes, pool.samples, pool.elements[1], pool.bits)
+        total = surrounded(arrays, filled(arrays, (pool.samples, pool.elements[0]), 0.0, positions), pool, 0.0)
+        shape = total[next(windows(pool))].shape
+        positions, wide = positions.reshape(shape), arrays.cast(grad, "float32").reshape(shape)
+        for index, window in enumerate(windows(pool)):
+            total[window] = total[window] + arrays.where(positions == index, wide, 0.0)
+        inner = tuple(slice(low, low + size) for low, size in zip(pool.padding, pool.input, strict=True))
+        inside = total[(slice(None), *inner)] if pool.channels_last else total[(slice(None), slice(None), *inner)]
+        return arrays.cast(inside.reshape(pool.samples, pool.elements[0]), arrays.dtype(grad))
 
     def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
         split = by_channel(arrays.cast(values, "float32"), channels)
@@ -155,7 +181,7 @@ class Reference:
 
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         words = unpack(arrays, arrays.cast(planes, "int64"), samples, elements, bits)
-        return arrays.cast(words.reshape(samples, -1)[:, :elements], "int32")
+        return arrays.cast(ungroup(words, elements), "int32")
 
 
 def runs(layout: Layout) -> Iterator[tuple[int, int, int]]:
@@ -175,10 +201,16 @@ def group(arrays: Arrays, values: Array, elements: int) -> Array:
     """Cut (S, elements) into (S, G, E)."""
     samples = values.shape[0]
     short = -elements % GROUP
-    if short and samples:
+    if short:
         # pad with the last value, not zero: a zero would widen the range of the final group
         values = arrays.concatenate([values] + [values[:, -1:]] * short, 1)
     return values.reshape(samples, -(-elements // GROUP), GROUP)
+
+
+def ungroup(values: Array, elements: int) -> Array:
+    """Return (S, G, E) as (S, elements)."""
+    samples, groups, _ = values.shape
+    return values.reshape(samples, groups * GROUP)[:, :elements]
 
 
 def by_channel(values: Array, channels: Channels) -> Array:
@@ -186,6 +218,37 @@ def by_channel(values: Array, channels: Channels) -> Array:
     samples, elements = values.shape
     outer = elements // max(1, channels.count * channels.inner)
     return values.reshape(samples, outer, channels.count, channels.inner)
+
+
+def surrounded(arrays: Arrays, values: Array, pool: Pool, filler: float) -> Array:
+    """Return the input of a pooling in its own shape, with ``filler`` wherever a window reaches beyond it."""
+    space = (*pool.input, pool.channels) if pool.channels_last else (pool.channels, *pool.input)
+    values = values.reshape(pool.samples, *space)
+    for axis, size in enumerate(pool.input, 1 if pool.channels_last else 2):
+        of = axis - (1 if pool.channels_last else 2)
+        reach = (pool.output[of] - 1) * pool.stride[of] + pool.dilation[of] * (pool.kernel[of] - 1) + 1
+        shape = list(values.shape)
+        for count, front in ((pool.padding[of], True), (reach - pool.padding[of] - size, False)):
+            if count > 0:
+                shape[axis] = count
+                border = arrays.cast(filled(arrays, shape, filler, values), arrays.dtype(values))
+                values = arrays.concatenate([border, values] if front else [values, border], axis)
+    return values
+
+
+def filled(arrays: Arrays, shape: Sequence[int], value: float, like: Array) -> Array:
+    """Return a float32 array that holds one value throughout."""
+    return 0.0 * arrays.cast(arrays.empty(shape, "uint8", like), "float32") + value
+
+
+def windows(pool: Pool) -> Iterator[tuple[slice, ...]]:
+    """Yield, position by position within the window, the elements of the surrounded input that lie there."""
+    for position in itertools.product(*map(range, pool.kernel)):
+        space = []
+        for step, stride, dilation, outputs in zip(position, pool.stride, pool.dilation, pool.output, strict=True):
+            start = step * dilation
+            space.append(slice(start, start + (outputs - 1) * stride + 1, stride))
+        yield (slice(None), *space) if pool.channels_last else (slice(None), slice(None), *space)
 
 
 def above_zero(arrays: Arrays, x: Array) -> Array:
@@ -262,9 +325,9 @@ def split_mask(arrays: Arrays, buffer: Array, layout: Layout) -> Array:
     parts = []
     for start, stop, bits in runs(layout):
         planes = integers[layout.sample_offsets[start] : layout.sample_offsets[stop]]
-        words = unpack(arrays, planes, stop - start, layout.elements, bits).reshape(stop - start, -1)
-        parts.append(words[:, : layout.elements] >= layout.family.negative[bits])
-    return arrays.concatenate(parts, 0)
+        words = ungroup(unpack(arrays, planes, stop - start, layout.elements, bits), layout.elements)
+        parts.append(words >= layout.family.negative[bits])
+    return arrays.concatenate(parts, 0) if parts else integers[:0].reshape(0, layout.elements) > 0
 
 
 def pack(arrays: Arrays, words: Array, elements: int, bits: int) -> Array:
@@ -277,9 +340,9 @@ def pack(arrays: Arrays, words: Array, elements: int, bits: int) -> Array:
     planes = [(((eights >> plane) & 1) * weights).sum(-1) for plane in range(bits)]
     whole = arrays.concatenate(planes, 2)
     full, tail = elements // GROUP, -(-(elements % GROUP) // 8)
-    flat = whole[:, :full].reshape(samples, -1)
+    flat = whole[:, :full].reshape(samples, full * bits * PLANE_BYTES)
     if tail:
-        flat = arrays.concatenate([flat, whole[:, full, :, :tail].reshape(samples, -1)], 1)
+        flat = arrays.concatenate([flat, whole[:, full, :, :tail].reshape(samples, bits * tail)], 1)
     return flat.reshape(-1)
 
 

@@ -48,6 +48,7 @@ class QModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
+        self._session.forward_begins()
         return self._model(*args, **kwargs)
 
     def report(self) -> Report:
@@ -92,6 +93,25 @@ class QModule(nn.Module):
 
     def __delattr__(self, name: str) -> None:
         delattr(self._model, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._model[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._model[key] = value
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._model
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._model)
+
+    def __len__(self) -> int:
+        return len(self._model)
+
+    def __bool__(self) -> bool:
+        # without it, a model that has no length would have no truth value either
+        return True
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._model)})

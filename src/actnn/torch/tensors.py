@@ -130,6 +130,13 @@ def nbytes(x: Tensor) -> int:
     return x.numel() * x.element_size()
 
 
+def per_channel(parameter: Tensor | None, default: float, like: Tensor) -> Tensor:
+    """Return a parameter as float32, or its default where the layer has none."""
+    if parameter is None:
+        return torch.full_like(like, default, dtype=torch.float32)
+    return parameter.detach().to(torch.float32)
+
+
 def check_floating(x: Tensor, name: str) -> None:
     """Raise UnsupportedError unless a tensor's dtype can be coded."""
     if x.dtype not in CODED:

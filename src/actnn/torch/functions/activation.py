@@ -1,4 +1,4 @@
-"""Piecewise linear activations and dropout, which keep one bit an element."""
+"""Piecewise linear activations and dropout, which keep one bit an element or less."""
 
 from __future__ import annotations
 
@@ -11,39 +11,47 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.core.site import Site
-from actnn.torch.functions.kept import apply_mask, encode_mask, first_order
-from actnn.torch.tensors import nbytes
+from actnn.core.site import Readers, Site
+from actnn.torch.functions.kept import Kept, encode_mask, first_order
 
 
-@dataclass(frozen=True)
-class Activation:
-    """A piecewise linear activation: its slope is 1 where ``inside(x) > 0`` and ``below`` elsewhere."""
+@dataclass
+class Call:
+    """One call of a piecewise linear activation of slope 1 where its mask holds and ``below`` elsewhere.
 
+    The mask is read from ``kept``, a code of the input; where there is none, from what ``code`` makes of the output.
+    """
+
+    site: Site
     function: Callable[[Tensor], Tensor]
-    inside: Callable[[Tensor], Tensor]
     below: float
     inplace: bool
+    code: Callable[[Tensor], Kept]
+    kept: Kept | None = None
+    readers: Readers | None = None
 
 
 class ActivationFunction(Function):
-    """An activation that keeps one bit an element."""
+    """An activation that reads its mask from a code: its own, or that of whoever produced its input."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, site: Site, activation: Activation) -> Tensor:
-        ctx.site, ctx.below = site, activation.below
-        mask, ctx.order = encode_mask(activation.inside(x), site)
-        ctx.save_for_backward(mask)
-        site.record(nbytes(x), nbytes(mask))
-        if activation.inplace:
+    def forward(ctx: Any, x: Tensor, call: Call) -> Tensor:
+        y = call.function(x)
+        if call.kept is None:
+            call.kept = call.code(y)
+        ctx.site, ctx.below, ctx.reading, ctx.readers = call.site, call.below, call.kept.reading, call.readers
+        ctx.save_for_backward(call.kept.tensors[0])
+        if call.inplace:
             ctx.mark_dirty(x)
-        return activation.function(x)
+        return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return apply_mask(mask, ctx.order, grad, 1.0, ctx.below), None, None
+        if ctx.readers is not None:
+            ctx.site.confirm(ctx.readers)
+        return ctx.reading.masked(mask, grad, 1.0, ctx.below), None
 
 
 class DropoutFunction(Function):
@@ -53,10 +61,10 @@ class DropoutFunction(Function):
     def forward(ctx: Any, x: Tensor, site: Site, probability: float, inplace: bool) -> Tensor:
         ctx.site = site
         factors = F.dropout(torch.ones_like(x), probability, training=True)
-        mask, ctx.order = encode_mask(factors, site)
+        mask = encode_mask(factors, site)
         ctx.factor = 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
-        ctx.save_for_backward(mask)
-        site.record(nbytes(x), nbytes(mask))
+        ctx.reading = mask.reading
+        ctx.save_for_backward(*mask.tensors)
         if inplace:
             ctx.mark_dirty(x)
             return x.mul_(factors)
@@ -66,4 +74,4 @@ class DropoutFunction(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return apply_mask(mask, ctx.order, grad, ctx.factor, 0.0), None, None, None
+        return ctx.reading.masked(mask, grad, ctx.factor, 0.0), None, None, None

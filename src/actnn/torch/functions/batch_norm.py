@@ -13,71 +13,177 @@ from torch.nn import functional as F
 
 from actnn import kernels
 from actnn.core import batch_norm as rules
-from actnn.core.format import AFFINE
-from actnn.core.site import Site
-from actnn.torch.functions.kept import first_order
-from actnn.torch.tensors import ARRAYS, Order, nbytes
+from actnn.core.format import Layout
+from actnn.core.site import Readers, Site
+from actnn.torch.functions.kept import Kept, Reading, first_order
+from actnn.torch.tensors import ARRAYS, Order, nbytes, per_channel
 
 
 @dataclass(frozen=True)
-class Normalized:
-    """One call of a BatchNorm layer: its constants, and the processes that share its statistics."""
+class Backward:
+    """What the backward of one call needs besides tensors; ``of_input`` tells that the code is one of the input."""
+
+    site: Site
+    readers: Readers
+    processes: Any
+    order: Order
+    layout: Layout
+    count: int
+    of_input: bool = False
+
+
+@dataclass
+class Call:
+    """One call of a BatchNorm layer: its constants, and what its forward leaves for the layer.
+
+    ``readers`` will tell who read the code. ``shared`` is a code of the input that another layer made, ``processes`` the
+    group that shares the statistics. ``saved`` and ``kept`` hold tensors and must not outlive the forward pass.
+    """
 
     site: Site
     epsilon: float
+    readers: Readers
+    shared: Kept | None = None
     processes: Any = None
+    statistics: rules.Statistics | None = None
+    kept: Kept | None = None
+    backward: Backward | None = None
+    saved: tuple[Tensor | None, ...] = ()
+
+    def normalize(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """Return the output; leave the statistics, the code and what backward needs."""
+        order = Order.of(x)
+        backend, flat, channels = kernels.select(ARRAYS, x), order.flat(x), order.channels
+        count = x.numel() // channels.count
+        statistics = rules.Statistics(*backend.channel_statistics(ARRAYS, flat, channels), count)
+        if self.processes is not None:
+            statistics = joined(statistics, self.processes)
+        self.statistics, mean = statistics, statistics.mean
+        state = (self.site, self.readers, self.processes, order)
+        if self.shared is not None:
+            inverse = (statistics.variance + self.epsilon).rsqrt()
+            self.backward = Backward(*state, self.shared.reading.layout, statistics.count, of_input=True)
+            self.saved = (self.shared.tensors[0], weight, inverse, mean)
+            return F.batch_norm(x, mean, statistics.variance, weight, bias, False, 0.0, self.epsilon)
+        session, family = self.site.session, self.site.family()
+        gamma, beta = per_channel(weight, 1.0, mean), per_channel(bias, 0.0, mean)
+        layout = session.layout(self.site, *order.rows, family)
+        normalization, inverse = rules.prepare(ARRAYS, statistics, self.epsilon, gamma, beta, family)
+        y = order.unfilled(x)
+        code = backend.normalize(
+            ARRAYS, flat, order.flat(y), channels, normalization, layout, session.key(self.site)
+        )
+        threshold = None if family.affine else normalization.threshold
+        self.backward = Backward(*state, layout, statistics.count)
+        self.saved = (code, weight, inverse, threshold)
+        self.kept = Kept(Reading(order, layout, normalized=True), (code, weight, bias, threshold))
+        return y
+
+    def account(self) -> None:
+        """Note what is kept for backward, and the statistics that exact training would keep."""
+        code, _, inverse, extra = self.saved
+        of_code = 0 if self.shared is not None else nbytes(code)
+        small = nbytes(inverse)
+        self.site.keeps(of_code + small * (1 if extra is None else 2), 2 * small)
 
 
 class BatchNormFunction(Function):
-    """BatchNorm in training: normalises by the batch, returns (y, mean, biased variance, count)."""
+    """BatchNorm in training: normalises by the batch and keeps a code of the normalised input."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalized
-    ) -> tuple[Tensor, Tensor, Tensor, int]:
-        site = ctx.site = call.site
-        ctx.call, ctx.order = call, Order.of(x)
-        backend, flat = kernels.select(ARRAYS, x), ctx.order.flat(x)
-        channels = ctx.order.channels
-        local = rules.Statistics(*backend.channel_statistics(ARRAYS, flat, channels), x.numel() // channels.count)
-        joint = local if call.processes is None else joined(local, call.processes)
-        gamma, beta = per_channel(weight, 1.0, joint.mean), per_channel(bias, 0.0, joint.mean)
-        normalization, scheme = rules.prepare(ARRAYS, joint, call.epsilon, gamma, beta, AFFINE)
-        layout = site.session.layout(site, *ctx.order.rows, AFFINE)
-        y = ctx.order.unfilled(x)
-        key = site.session.key(site)
-        code = backend.normalize(ARRAYS, flat, ctx.order.flat(y), channels, normalization, layout, key)
-        ctx.layout, ctx.count = layout, joint.count
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
+        y = call.normalize(x, weight, bias)
+        ctx.site, ctx.state = call.site, call.backward
+        ctx.set_materialize_grads(False)
         if any(ctx.needs_input_grad[:2]):
-            ctx.save_for_backward(code, weight, scheme.inverse_deviation, scheme.threshold)
-            small = nbytes(joint.mean)
-            site.record(nbytes(x) + 2 * small, nbytes(code) + small * (1 if scheme.threshold is None else 2))
-        ctx.mark_non_differentiable(joint.mean, joint.variance)
-        return y, joint.mean, joint.variance, joint.count
+            ctx.save_for_backward(*call.saved)
+            call.account()
+        return y
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        flat, channels = ctx.order.flat(grad), ctx.order.channels
-        if not (need_x or need_weight):
-            axes = [axis for axis in range(grad.dim()) if axis != 1]
-            return None, None, grad.sum(axes) if need_bias else None, None
-        code, weight, inverse, threshold = ctx.saved_tensors
-        scheme = rules.Scheme(inverse, per_channel(weight, 1.0, inverse), threshold)
-        backend = kernels.select(ARRAYS, grad)
-        sums = backend.gradient_sums(ARRAYS, flat, channels, code, ctx.layout, False)
-        grad_weight, grad_bias = rules.parameter_gradients(ARRAYS, scheme, *sums)
-        grad_x = None
-        if need_x:
-            joint = (grad_weight, grad_bias)
-            if ctx.call.processes is not None:
-                joint = summed(torch.stack(joint), ctx.call.processes).unbind()
-            coefficients = rules.input_coefficients(ARRAYS, scheme, *joint, ctx.count)
-            grad_x = ctx.order.shaped(
-                backend.gradient(ARRAYS, flat, channels, code, ctx.layout, False, coefficients)
-            )
-        return grad_x, grad_weight if need_weight else None, grad_bias if need_bias else None, None
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None, None
+        if not any(ctx.needs_input_grad[:2]):
+            return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None
+        return *gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=False), None
+
+
+class RectifiedBatchNormFunction(Function):
+    """A ReLU that overwrites a BatchNorm's output, and takes the gradient past that layer in the same passes.
+
+    Its graph leads to the BatchNorm's input and parameters. Other readers of the output lead there through the
+    BatchNorm's own function; both are linear in the gradient, so autograd's sum of them is right.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, entrance: Tensor, weight: Tensor | None, bias: Tensor | None, y: Tensor, bypass: Bypass
+    ) -> Tensor:
+        ctx.site, ctx.state = bypass.state.site, bypass.state
+        ctx.save_for_backward(*bypass.saved)
+        ctx.mark_dirty(y)
+        return F.relu_(y)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return *gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=True), None, None
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """What a ReLU needs in order to take over the backward of the BatchNorm whose output it overwrites."""
+
+    entrance: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    state: Backward
+    saved: tuple[Tensor | None, ...]
+
+    def rectify(self, y: Tensor) -> Tensor:
+        """Return max(y, 0), written over ``y``."""
+        return RectifiedBatchNormFunction.apply(self.entrance, self.weight, self.bias, y, self)
+
+
+class EntranceFunction(Function):
+    """A tensor without memory that stands for ``x`` in the graph: gradients given to it reach ``x`` unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.new_empty(1).expand(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def gradients(
+    state: Backward, saved: tuple[Tensor | None, ...], grad: Tensor, needed: tuple[bool, ...], rectified: bool
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides."""
+    need_x, need_weight, need_bias = needed
+    code, weight, inverse, extra = saved
+    state.site.confirm(state.readers)
+    flat, channels, backend = state.order.flat(grad), state.order.channels, kernels.select(ARRAYS, grad)
+    gamma = per_channel(weight, 1.0, inverse)
+    if state.of_input:
+        scheme = rules.scheme_of_input(inverse, gamma, extra)
+    else:
+        scheme = rules.scheme_of(ARRAYS, inverse, gamma, extra)
+    sums = backend.gradient_sums(ARRAYS, flat, channels, code, state.layout, rectified)
+    grad_weight, grad_bias = rules.parameter_gradients(scheme, *sums)
+    grad_x = None
+    if need_x:
+        joint = (grad_weight, grad_bias)
+        if state.processes is not None:
+            joint = summed(torch.stack(joint), state.processes).unbind()
+        coefficients = rules.input_coefficients(scheme, *joint, state.count)
+        grad_x = state.order.shaped(
+            backend.gradient(ARRAYS, flat, channels, code, state.layout, rectified, coefficients)
+        )
+    return grad_x, grad_weight if need_weight else None, grad_bias if need_bias else None
 
 
 class FixedBatchNormFunction(Function):
@@ -85,13 +191,13 @@ class FixedBatchNormFunction(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, call: Normalized
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, call: Call
     ) -> Tensor:
         ctx.site = call.site
         inverse = (variance + call.epsilon).rsqrt()
         kept = x if ctx.needs_input_grad[1] else None
         if kept is not None:
-            call.site.record(nbytes(x), nbytes(x))
+            call.site.keeps(nbytes(x))
         ctx.save_for_backward(kept, weight, mean, inverse)
         return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, call.epsilon)
 
@@ -110,13 +216,6 @@ class FixedBatchNormFunction(Function):
         if need_bias:
             grad_bias = grad.sum(axes)
         return grad_x, grad_weight, grad_bias, None, None, None
-
-
-def per_channel(parameter: Tensor | None, default: float, like: Tensor) -> Tensor:
-    """Return a parameter as float32, or its default where the layer has none."""
-    if parameter is None:
-        return torch.full_like(like, default)
-    return parameter.detach().to(torch.float32)
 
 
 def along_channels(values: Tensor, x: Tensor) -> Tensor:

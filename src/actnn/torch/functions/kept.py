@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -11,59 +11,104 @@ import torch
 from torch import Tensor
 
 from actnn import kernels
-from actnn.core.format import AFFINE, Layout, Part
+from actnn.core import batch_norm as rules
+from actnn.core.format import AFFINE, Family, Layout, Part
 from actnn.core.session import Code
 from actnn.core.site import Site
 from actnn.errors import UnsupportedError
-from actnn.torch.tensors import ARRAYS, NAMES, Order, check_floating, nbytes
+from actnn.kernels.contract import ChannelAffine
+from actnn.torch.tensors import ARRAYS, NAMES, Order, check_floating, nbytes, per_channel
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read an activation from saved tensors; holds no tensor itself, so it may stay on a context.
+
+    ``layout`` None: the one saved tensor is the activation. Otherwise it is the buffer of a code; with ``normalized``,
+    that of a BatchNorm's coded value, and gamma, beta and the threshold are saved behind it.
+    """
+
+    order: Order
+    layout: Layout | None = None
+    part: Part = Part.WHOLE
+    normalized: bool = False
+
+    @property
+    def signed(self) -> bool:
+        """Whether ``word >= N`` tells exactly where the activation is positive."""
+        return self.layout is not None and not self.layout.family.affine
+
+    @property
+    def direct(self) -> bool:
+        """Whether the code's values are those of the activation, with nothing between."""
+        return self.layout is not None and not self.normalized and self.part is Part.WHOLE
+
+    def value(self, site: Site, saved: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
+        """Return the activation."""
+        if self.layout is None:
+            return saved[0].to(dtype)
+        affine = self._affine(*saved[1:]) if self.normalized else None
+        code = Code(saved[0], self.layout)
+        return self.order.shaped(site.session.decode(ARRAYS, site, code, NAMES[dtype], self.part, affine))
+
+    def masked(self, mask: Tensor, grad: Tensor, above: float, below: float) -> Tensor:
+        """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
+
+        The mask is the code's side, or a plain mask where there is no layout.
+        """
+        backend = kernels.select(ARRAYS, grad)
+        return self.order.shaped(backend.apply_mask(ARRAYS, mask, self.layout, self.order.flat(grad), above, below))
+
+    def _affine(self, gamma: Tensor | None, beta: Tensor | None, threshold: Tensor | None) -> ChannelAffine:
+        channels = self.order.channels
+        like = next((x for x in (gamma, beta, threshold) if x is not None), torch.empty(channels.count))
+        gamma, beta = per_channel(gamma, 1.0, like), per_channel(beta, 0.0, like)
+        scale, shift = rules.output_affine(ARRAYS, gamma, beta, threshold, self.part)
+        return ChannelAffine(channels, scale, shift)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """An activation in the form in which it is kept.
+    """An activation in the form in which it is kept: tensors for autograd to save, and how to read them.
 
-    ``tensor`` is a code's buffer, or with ``layout`` None the activation itself. Tensors go to autograd's saved tensors,
-    which frees them when their backward is done; everything else stays on the context.
+    Autograd frees saved tensors when their backward is done; nothing else may hold them.
     """
 
-    tensor: Tensor | None
-    order: Order
-    layout: Layout | None = None
+    reading: Reading
+    tensors: tuple[Tensor | None, ...]
 
-    def value(self, site: Site, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the activation, given the saved tensor."""
-        if self.layout is None:
-            return tensor.to(dtype)
-        code = Code(tensor, self.layout)
-        return self.order.shaped(site.session.decode(ARRAYS, site, code, NAMES[dtype], Part.WHOLE))
+    def rectified(self) -> Kept:
+        """Return how the positive part of this activation reads from the same code."""
+        return replace(self, reading=replace(self.reading, part=Part.POSITIVE))
 
 
-def encode(x: Tensor, site: Site, batched: bool = True) -> Kept:
-    """Return a code of ``x``; or ``x`` itself where a code would not be smaller."""
+def encode(x: Tensor, site: Site, family: Family = AFFINE, batched: bool = True) -> Kept | None:
+    """Return a code of ``x``; None where that would not be smaller than ``x`` itself."""
     check_floating(x, site.name)
-    order = Order.of(x, batched)
-    layout = site.session.layout(site, *order.rows, AFFINE)
     site.session.check_open()
+    order = Order.of(x, batched)
+    layout = site.session.layout(site, *order.rows, family)
     if layout.nbytes >= nbytes(x):
-        site.record(nbytes(x), nbytes(x))
-        return Kept(x.detach(), order)
-    code = site.session.encode(ARRAYS, order.flat(x), site, AFFINE)
-    site.record(nbytes(x), nbytes(code.buffer))
-    return Kept(code.buffer, order, layout)
+        return None
+    code = site.session.encode(ARRAYS, order.flat(x), site, layout)
+    site.keeps(nbytes(code.buffer))
+    return Kept(Reading(order, layout), (code.buffer,))
 
 
-def encode_mask(x: Tensor, site: Site) -> tuple[Tensor, Order]:
-    """Return one bit an element, ``not (x <= 0)``, and the order of the elements."""
+def itself(x: Tensor, site: Site) -> Kept:
+    """Return the activation as it is."""
+    site.keeps(nbytes(x))
+    return Kept(Reading(Order.of(x)), (x.detach(),))
+
+
+def encode_mask(x: Tensor, site: Site) -> Kept:
+    """Return one bit an element, ``not (x <= 0)``; it reads as a mask only."""
     check_floating(x, site.name)
     site.session.check_open()
     order = Order.of(x, batched=x.dim() > 1)
-    return kernels.select(ARRAYS, x).encode_mask(ARRAYS, order.flat(x)), order
-
-
-def apply_mask(mask: Tensor, order: Order, grad: Tensor, above: float, below: float) -> Tensor:
-    """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere."""
-    backend = kernels.select(ARRAYS, grad)
-    return order.shaped(backend.apply_mask(ARRAYS, mask, None, order.flat(grad), above, below))
+    mask = kernels.select(ARRAYS, x).encode_mask(ARRAYS, order.flat(x))
+    site.keeps(nbytes(mask))
+    return Kept(Reading(order), (mask,))
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,23 +50,22 @@ class ConvolutionFunction(Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site, convolution: Convolution
     ) -> Tensor:
-        ctx.kept, ctx.site, ctx.convolution = kept, site, convolution
-        ctx.order = Order.of(x)
-        ctx.save_for_backward(weight, None if kept is None else kept.tensor)
+        ctx.site, ctx.convolution, ctx.order = site, convolution, Order.of(x)
+        save(ctx, weight, kept)
         return convolution(x, weight, bias)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        weight, tensor = ctx.saved_tensors
+        weight, *saved = ctx.saved_tensors
         weight = weight.to(grad.dtype)
         grad_x = grad_weight = grad_bias = None
         if need_x:
             # the gradient of the input needs no activation: it comes before anything is decoded
             grad_x = ctx.convolution.backward(grad, ctx.order.unfilled(grad), weight, (True, False, False))[0]
         if need_weight:
-            x = ctx.kept.value(ctx.site, tensor, grad.dtype)
+            x = ctx.reading.value(ctx.site, saved, grad.dtype)
             wanted = (False, True, need_bias)
             _, grad_weight, grad_bias = ctx.convolution.backward(grad, x, weight, wanted)
         elif need_bias:
@@ -81,19 +80,25 @@ class LinearFunction(Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site
     ) -> Tensor:
-        ctx.kept, ctx.site = kept, site
-        ctx.save_for_backward(weight, None if kept is None else kept.tensor)
+        ctx.site = site
+        save(ctx, weight, kept)
         return F.linear(x, weight, bias)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        weight, tensor = ctx.saved_tensors
+        weight, *saved = ctx.saved_tensors
         grad_x = grad @ weight.to(grad.dtype) if need_x else None
-        grad_weight = rows(grad).T @ rows(ctx.kept.value(ctx.site, tensor, grad.dtype)) if need_weight else None
+        grad_weight = rows(grad).T @ rows(ctx.reading.value(ctx.site, saved, grad.dtype)) if need_weight else None
         grad_bias = rows(grad).sum(0) if need_bias else None
         return grad_x, grad_weight, grad_bias, None, None
+
+
+def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
+    """Save the weight, and of the input what is kept of it."""
+    ctx.reading = None if kept is None else kept.reading
+    ctx.save_for_backward(weight, *(() if kept is None else kept.tensors))
 
 
 def rows(x: Tensor) -> Tensor:

@@ -7,34 +7,78 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.torch.functions.activation import Activation, ActivationFunction, DropoutFunction
+from actnn.core.format import ZERO_EXACT
+from actnn.core.site import Readers
+from actnn.torch import tags
+from actnn.torch.functions.activation import ActivationFunction, Call, DropoutFunction
+from actnn.torch.functions.kept import Kept, encode, encode_mask
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import check_floating
+from actnn.torch.tensors import check_floating, nbytes
 
 
 class CompressedActivation(Compressed):
     """A piecewise linear activation."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activation of ``x``."""
+        """Return the activation of ``x``; its mask comes from the code of ``x`` where that tells signs."""
         if not self.records(x):
             return super().forward(x)
         check_floating(x, self.site.name)
-        return ActivationFunction.apply(x, self.site, self.activation())
+        call, tag = self.call(x), tags.find(x, self.site.session)
+        if tag is not None and call.kept is None:
+            # a producer that is asked for signs in vain will provide them in the next step
+            tag.readers.sides = True
+            if tag.kept is not None and tag.kept.reading.signed:
+                call.kept = tag.kept
+                y = self.shared(x, call, tag)
+                tag.owner.read_by(self.site, tags.exact_bytes(y, self.site.session))
+                self.pass_on(y, tag)
+                return y
+        call.readers = Readers()
+        y = ActivationFunction.apply(x, call)
+        self.site.keeps(0, tags.exact_bytes(y, self.site.session))
+        tags.put(y, call.kept if call.kept.reading.signed else None, self.site, call.readers)
+        return y
 
-    def activation(self) -> Activation:
-        """Return what this layer computes."""
+    def call(self, x: Tensor) -> Call:
+        """Return what this layer computes, and how its mask is kept."""
         raise NotImplementedError
+
+    def shared(self, x: Tensor, call: Call, tag: tags.Tag) -> Tensor:
+        """Return the activation, its mask read from the code that the tag holds."""
+        return ActivationFunction.apply(x, call)
+
+    def pass_on(self, y: Tensor, tag: tags.Tag) -> None:
+        """Let readers of ``y`` find the code of the input, where ``y`` can be read from it."""
 
 
 class QReLU(CompressedActivation, nn.ReLU):
-    """``nn.ReLU`` that keeps one bit an element."""
+    """``nn.ReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
 
     plain = nn.ReLU
 
-    def activation(self) -> Activation:
+    def call(self, x: Tensor) -> Call:
         """Return max(x, 0)."""
-        return Activation(partial(F.relu, inplace=self.inplace), itself, 0.0, self.inplace)
+        return Call(self.site, partial(F.relu, inplace=self.inplace), 0.0, self.inplace, self.code)
+
+    def code(self, y: Tensor) -> Kept:
+        """Return a code of the output where that has readers, else of its mask."""
+        if self.site.session.policy.share_codes and self.site.expected.values:
+            kept = encode(y, self.site, ZERO_EXACT, batched=y.dim() > 1)
+            if kept is not None:
+                return kept
+        return encode_mask(y, self.site)
+
+    def shared(self, x: Tensor, call: Call, tag: tags.Tag) -> Tensor:
+        """Return max(x, 0); where it overwrites a BatchNorm's output, one backward serves both layers."""
+        watched = x.retains_grad or x._backward_hooks
+        if self.inplace and tag.bypass is not None and not watched:
+            return tag.bypass.rectify(x)
+        return super().shared(x, call, tag)
+
+    def pass_on(self, y: Tensor, tag: tags.Tag) -> None:
+        """Let readers of ``y`` read the positive part of the input's code."""
+        tags.put(y, tag.kept.rectified(), tag.owner, tag.readers)
 
 
 class QReLU6(CompressedActivation, nn.ReLU6):
@@ -42,20 +86,26 @@ class QReLU6(CompressedActivation, nn.ReLU6):
 
     plain = nn.ReLU6
 
-    def activation(self) -> Activation:
+    def call(self, x: Tensor) -> Call:
         """Return x clipped to [0, 6]."""
-        return Activation(partial(F.relu6, inplace=self.inplace), between_zero_and_six, 0.0, self.inplace)
+        inside = x.detach().clamp(0, 6)
+        # something positive exactly where 0 < x < 6
+        kept = encode_mask(inside * (6 - inside), self.site)
+        return Call(self.site, partial(F.relu6, inplace=self.inplace), 0.0, self.inplace, encode_mask, kept)
 
 
 class QLeakyReLU(CompressedActivation, nn.LeakyReLU):
-    """``nn.LeakyReLU`` that keeps one bit an element."""
+    """``nn.LeakyReLU`` that keeps one bit an element, or reads it from the code of its input."""
 
     plain = nn.LeakyReLU
 
-    def activation(self) -> Activation:
+    def call(self, x: Tensor) -> Call:
         """Return x, or a fraction of it below zero."""
         function = partial(F.leaky_relu, negative_slope=self.negative_slope, inplace=self.inplace)
-        return Activation(function, itself, self.negative_slope, self.inplace)
+        # with a negative slope the output does not tell the sign of the input
+        kept = encode_mask(x, self.site) if self.negative_slope < 0 else None
+        code = partial(encode_mask, site=self.site)
+        return Call(self.site, function, self.negative_slope, self.inplace, code, kept)
 
 
 class QDropout(Compressed, nn.Dropout):
@@ -68,15 +118,6 @@ class QDropout(Compressed, nn.Dropout):
         if not (self.training and self.p > 0 and self.records(x)):
             return super().forward(x)
         check_floating(x, self.site.name)
-        return DropoutFunction.apply(x, self.site, self.p, self.inplace)
-
-
-def itself(x: Tensor) -> Tensor:
-    """Return ``x``: a ReLU passes gradients where its input is positive."""
-    return x
-
-
-def between_zero_and_six(x: Tensor) -> Tensor:
-    """Return something positive exactly where 0 < x < 6."""
-    clipped = x.clamp(0, 6)
-    return clipped * (6 - clipped)
+        y = DropoutFunction.apply(x, self.site, self.p, self.inplace)
+        self.site.keeps(0, nbytes(x))
+        return y

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from actnn.core.session import Session
 from actnn.core.settings import config
-from actnn.core.site import Site
-from actnn.torch.functions.kept import Kept, encode
-from actnn.torch.tensors import Order, nbytes
+from actnn.core.site import Readers, Site
+from actnn.torch import tags
+from actnn.torch.functions.kept import Kept, encode, itself
 
 
 class Compressed(nn.Module):
@@ -47,7 +47,16 @@ class Compressed(nn.Module):
         """Return the form in which an input is kept: a code, itself in evaluation, nothing where nobody needs it."""
         if not needed:
             return None
-        if self.training:
-            return encode(x, self.site, batched=x.dim() > 1)
-        self.site.record(nbytes(x), nbytes(x))
-        return Kept(x.detach(), Order.of(x))
+        session = self.site.session
+        tag = tags.find(x, session) if self.training else None
+        if tag is not None:
+            tag.readers.values = True
+            if tag.kept is not None:
+                tag.owner.read_by(self.site, tags.exact_bytes(x, session))
+                return tag.kept
+        self.site.keeps(0, tags.exact_bytes(x, session))
+        kept = encode(x, self.site, batched=x.dim() > 1) if self.training else None
+        if kept is None:
+            return itself(x, self.site)
+        tags.put(x, kept, self.site, Readers())
+        return kept

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction, Window
+from actnn.core.pooling import pooled_size
+from actnn.errors import ShapeError
+from actnn.kernels.contract import Pool
+from actnn.torch import tags
+from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import check_floating
+from actnn.torch.tensors import Order, check_floating
 
 
 class CompressedMaxPool(Compressed):
     """Max pooling of any rank."""
 
-    function: ClassVar[Callable[..., Any]]
     rank: ClassVar[int]
 
     def forward(self, x: Tensor) -> Any:
@@ -24,27 +26,40 @@ class CompressedMaxPool(Compressed):
         if self.return_indices or not self.records(x):
             return super().forward(x)
         check_floating(x, self.site.name)
+        if x.dim() not in (self.rank + 1, self.rank + 2):
+            raise ShapeError(
+                f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: "
+                f"expected {self.rank + 1} axes, or {self.rank + 2} with a batch axis."
+            )
+        self.site.keeps(0, tags.exact_bytes(x, self.site.session))
+        return MaxPoolFunction.apply(x, self.site, self.pool(x))
+
+    def pool(self, x: Tensor) -> Pool:
+        """Return the geometry of pooling ``x``."""
+        *batch, channels = x.shape[: -self.rank]
+        space = tuple(x.shape[-self.rank :])
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation)
-        window = Window(type(self).function, *(each_axis(size, self.rank) for size in sizes), self.ceil_mode)
-        return MaxPoolFunction.apply(x, self.site, window)
+        geometry = [each_axis(size, self.rank) for size in sizes]
+        output = tuple(pooled_size(*axis, self.ceil_mode) for axis in zip(space, *geometry, strict=True))
+        return Pool(math.prod(batch), channels, space, output, *geometry, Order.of(x).channels_last)
 
 
 class QMaxPool1d(CompressedMaxPool, nn.MaxPool1d):
     """``nn.MaxPool1d`` that keeps positions within windows."""
 
-    plain, function, rank = nn.MaxPool1d, staticmethod(F.max_pool1d), 1
+    plain, rank = nn.MaxPool1d, 1
 
 
 class QMaxPool2d(CompressedMaxPool, nn.MaxPool2d):
     """``nn.MaxPool2d`` that keeps positions within windows."""
 
-    plain, function, rank = nn.MaxPool2d, staticmethod(F.max_pool2d), 2
+    plain, rank = nn.MaxPool2d, 2
 
 
 class QMaxPool3d(CompressedMaxPool, nn.MaxPool3d):
     """``nn.MaxPool3d`` that keeps positions within windows."""
 
-    plain, function, rank = nn.MaxPool3d, staticmethod(F.max_pool3d), 3
+    plain, rank = nn.MaxPool3d, 3
 
 
 class QAvgPool2d(Compressed, nn.AvgPool2d):
@@ -58,6 +73,7 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
             return super().forward(x)
         sizes = (self.kernel_size, self.stride, self.padding)
         geometry = (*(each_axis(size, 2) for size in sizes), self.ceil_mode, self.count_include_pad, self.divisor_override)
+        self.site.keeps(0, tags.exact_bytes(x, self.site.session))
         return AveragePoolFunction.apply(x, self.site, super().forward, geometry)
 
 

@@ -1,0 +1,77 @@
+// The channel-level interface: what every instruction set offers to BatchNorm for one group of at most 256 elements.
+#pragma once
+
+#include <cstdint>
+
+#include "group.h"
+
+namespace actnn {
+
+// Per-channel arrays as the elements of a group see them. Either one float an element (`inner` 0), or one float a
+// channel: the first `left` elements take that of `channel`, the next `inner` those of the next, around from the last to
+// the first.
+template <int COUNT> struct Spread {
+    const float *arrays[COUNT];
+    int64_t channel;
+    int64_t channels;
+    int64_t left;
+    int64_t inner;
+};
+
+struct GradientSums {
+    float grad;
+    float product;
+};
+
+// Sums about a pivot and extremes of a run of values, one of each a lane: order of summation is that of the hardware.
+struct Moments {
+    static constexpr int LANES = 8;
+    float sum[LANES];
+    float square[LANES];
+    float lowest[LANES];
+    float highest[LANES];
+};
+
+// The same for the columns of a matrix, of at most a group's length.
+struct ColumnMoments {
+    float pivot[GROUP];
+    float sum[GROUP];
+    float square[GROUP];
+    float lowest[GROUP];
+    float highest[GROUP];
+};
+
+// Products and sums that make coded bytes are single float32 operations, never fused. `length` is 1 to 256.
+struct ChannelKernels {
+    // y = x * slope + offset, which may be x, and the code of v = (x - mean) * inverse - threshold. Its side is that of y;
+    // a v on the wrong side of zero becomes 0 * v.
+    void (*normalize)(const Words &words, GroupKey key, const float *x, const Spread<5> &parameters, int length,
+                      float *y, uint8_t *scales, uint8_t *planes);
+    // out = values * scale + shift, also in place
+    void (*scale)(const float *values, const Spread<2> &parameters, int length, float *out);
+    // out = grad * of_grad + (v * of_value + constant), also in place
+    void (*combine)(const float *grad, const float *v, const Spread<3> &parameters, int length, float *out);
+
+    GradientSums (*sums)(const float *grad, const float *v, int length);
+    // the same element by element: grads[i] += grad[i], products[i] += grad[i] * v[i]
+    void (*add_sums)(const float *grad, const float *v, int length, float *grads, float *products);
+
+    // `length` is unbounded; pivot is subtracted from every value before it is summed
+    void (*add_moments)(const float *values, int64_t length, float pivot, Moments &moments);
+    // columns `start` to `length - 1`; `ahead` bytes after these rows lie those that come next
+    void (*add_rows)(const float *const *rows, int count, int64_t ahead, int start, int length, ColumnMoments &moments);
+};
+
+extern const ChannelKernels scalar_channels;
+extern const ChannelKernels avx2_channels; // defined in builds for x86 only
+
+// The kernels of an actnn_simd that kernels_of(simd) offers.
+static inline const ChannelKernels &channels_of(int32_t simd) {
+#ifdef ACTNN_HAS_AVX2
+    if (simd == ACTNN_AVX2) return avx2_channels;
+#endif
+    (void)simd;
+    return scalar_channels;
+}
+
+} // namespace actnn

@@ -1,0 +1,292 @@
+// The channel kernels for AVX2; what is left after the last whole vector goes to the scalar ones.
+
+#include <limits>
+
+#include "avx2.h"
+#include "channels.h"
+
+namespace actnn {
+namespace avx2 {
+namespace {
+
+int whole_vectors(int length) { return length / LANES * LANES; }
+
+__m256i lanes_below(int64_t count) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane);
+}
+
+// The parameters of a vector of elements.
+template <int COUNT> struct Parameters {
+    __m256 value[COUNT];
+
+    static Parameters of_elements(const Spread<COUNT> &spread, int i) {
+        Parameters result;
+        for (int k = 0; k < COUNT; ++k) result.value[k] = _mm256_loadu_ps(spread.arrays[k] + i);
+        return result;
+    }
+
+    static Parameters of_channel(const Spread<COUNT> &spread, int64_t channel) {
+        Parameters result;
+        for (int k = 0; k < COUNT; ++k) result.value[k] = _mm256_broadcast_ss(spread.arrays[k] + channel);
+        return result;
+    }
+
+    // These in the first lanes, `others` in the rest.
+    Parameters before(const Parameters &others, int64_t lanes) const {
+        const __m256 mine = _mm256_castsi256_ps(lanes_below(lanes));
+        Parameters result;
+        for (int k = 0; k < COUNT; ++k) result.value[k] = _mm256_blendv_ps(others.value[k], value[k], mine);
+        return result;
+    }
+};
+
+// Call body(i, parameters) for every whole vector of elements.
+template <int COUNT, class Body> void visit_vectors(const Spread<COUNT> &spread, int length, Body body) {
+    const int whole = whole_vectors(length);
+    if (spread.inner == 0) {
+        for (int i = 0; i < whole; i += LANES) body(i, Parameters<COUNT>::of_elements(spread, i));
+        return;
+    }
+    int64_t channel = spread.channel, left = spread.left;
+    auto current = Parameters<COUNT>::of_channel(spread, channel);
+    for (int i = 0; i < whole;) {
+        const int64_t within = whole - i < left ? whole - i : left;
+        const int stop = i + static_cast<int>(within) / LANES * LANES;
+        for (; i < stop; i += LANES) body(i, current);
+        if (i >= whole) return;
+        // a run is no shorter than a vector, so no vector sees three of them
+        left = left % LANES;
+        channel = channel + 1 == spread.channels ? 0 : channel + 1;
+        const auto next = Parameters<COUNT>::of_channel(spread, channel);
+        if (left > 0) {
+            body(i, current.before(next, left));
+            i += LANES;
+            left = spread.inner - (LANES - left);
+        } else {
+            left = spread.inner;
+        }
+        current = next;
+    }
+}
+
+// What a group looks like from element `start` on.
+template <int COUNT> Spread<COUNT> rest_of(Spread<COUNT> spread, int start) {
+    if (spread.inner == 0) {
+        for (const float *&array : spread.arrays) array += start;
+    } else if (start >= spread.left) {
+        const int64_t runs = 1 + (start - spread.left) / spread.inner;
+        spread.left += runs * spread.inner - start;
+        spread.channel = (spread.channel + runs) % spread.channels;
+    } else {
+        spread.left -= start;
+    }
+    return spread;
+}
+
+// The vectors of y and of v. An element counts as positive where v > 0; a v that is 0 or on the wrong side becomes the
+// least normal number or 0, whichever lies on the side of y: too small for any scale, so both are coded as level 0.
+// Returns whether every v was finite before.
+template <bool sided> bool normalize_full(const float *x, const Spread<5> &spread, float *y, float *v) {
+    const __m256 zero = _mm256_setzero_ps();
+    const __m256 least = _mm256_set1_ps(0x1p-126f);
+    __m256 nothing = zero; // the bits of all 0 * v: those of a NaN if any v is not finite
+    visit_vectors(spread, GROUP, [&](int i, const Parameters<5> &parameters) {
+        const auto &[slope, offset, mean, inverse, threshold] = parameters.value;
+        const __m256 value = _mm256_loadu_ps(x + i);
+        const __m256 output = _mm256_add_ps(_mm256_mul_ps(value, slope), offset);
+        __m256 coded = _mm256_sub_ps(_mm256_mul_ps(_mm256_sub_ps(value, mean), inverse), threshold);
+        if constexpr (sided) {
+            const __m256 below = _mm256_cmp_ps(output, zero, _CMP_LE_OQ);
+            nothing = _mm256_or_ps(nothing, _mm256_mul_ps(coded, zero));
+            coded = _mm256_blendv_ps(_mm256_max_ps(coded, least), _mm256_min_ps(coded, zero), below);
+        }
+        _mm256_storeu_ps(y + i, output);
+        _mm256_storeu_ps(v + i, coded);
+    });
+    return _mm256_movemask_ps(_mm256_cmp_ps(nothing, nothing, _CMP_UNORD_Q)) == 0;
+}
+
+void normalize(const Words &words, GroupKey key, const float *x, const Spread<5> &spread, int length, float *y,
+               uint8_t *scales, uint8_t *planes) {
+    if (length < GROUP) {
+        scalar_channels.normalize(words, key, x, spread, length, y, scales, planes);
+        return;
+    }
+    alignas(32) float v[GROUP];
+    if (words.affine()) {
+        normalize_full<false>(x, spread, y, v);
+        encode(words, key, v, nullptr, GROUP, scales, planes);
+    } else if (normalize_full<true>(x, spread, y, v)) {
+        encode(words, key, v, nullptr, GROUP, scales, planes);
+    } else {
+        // the sign of a NaN says nothing about the side of y
+        uint8_t side[PLANE_BYTES];
+        encode_mask_full(y, side);
+        v[0] = std::numeric_limits<float>::quiet_NaN();
+        encode(words, key, v, side, GROUP, scales, planes);
+    }
+}
+
+void scale(const float *values, const Spread<2> &spread, int length, float *out) {
+    visit_vectors(spread, length, [&](int i, const Parameters<2> &parameters) {
+        const auto &[factor, shift] = parameters.value;
+        _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(values + i), factor), shift));
+    });
+    const int whole = whole_vectors(length);
+    if (whole < length) scalar_channels.scale(values + whole, rest_of(spread, whole), length - whole, out + whole);
+}
+
+void combine(const float *grad, const float *v, const Spread<3> &spread, int length, float *out) {
+    visit_vectors(spread, length, [&](int i, const Parameters<3> &parameters) {
+        const auto &[of_grad, of_value, constant] = parameters.value;
+        const __m256 rest = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(v + i), of_value), constant);
+        _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(grad + i), of_grad), rest));
+    });
+    const int whole = whole_vectors(length);
+    if (whole < length) {
+        scalar_channels.combine(grad + whole, v + whole, rest_of(spread, whole), length - whole, out + whole);
+    }
+}
+
+float total(__m256 x) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+GradientSums sums(const float *grad, const float *v, int length) {
+    __m256 grads[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    __m256 products[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    const auto add = [&](int half, __m256 g, __m256 value) {
+        grads[half] = _mm256_add_ps(grads[half], g);
+        products[half] = _mm256_fmadd_ps(g, value, products[half]);
+    };
+    int i = 0;
+    for (; i + 2 * LANES <= length; i += 2 * LANES) {
+        add(0, _mm256_loadu_ps(grad + i), _mm256_loadu_ps(v + i));
+        add(1, _mm256_loadu_ps(grad + i + LANES), _mm256_loadu_ps(v + i + LANES));
+    }
+    if (i + LANES <= length) {
+        add(0, _mm256_loadu_ps(grad + i), _mm256_loadu_ps(v + i));
+        i += LANES;
+    }
+    if (i < length) {
+        const __m256i within = lanes_below(length - i);
+        add(1, _mm256_maskload_ps(grad + i, within), _mm256_maskload_ps(v + i, within));
+    }
+    return {total(_mm256_add_ps(grads[0], grads[1])), total(_mm256_add_ps(products[0], products[1]))};
+}
+
+void add_sums(const float *grad, const float *v, int length, float *grads, float *products) {
+    const int whole = whole_vectors(length);
+    for (int i = 0; i < whole; i += LANES) {
+        const __m256 g = _mm256_loadu_ps(grad + i);
+        _mm256_storeu_ps(grads + i, _mm256_add_ps(_mm256_loadu_ps(grads + i), g));
+        _mm256_storeu_ps(products + i, _mm256_fmadd_ps(g, _mm256_loadu_ps(v + i), _mm256_loadu_ps(products + i)));
+    }
+    if (whole < length) {
+        scalar_channels.add_sums(grad + whole, v + whole, length - whole, grads + whole, products + whole);
+    }
+}
+
+struct VectorMoments {
+    __m256 sum, square, lowest, highest;
+
+    void add(__m256 value, __m256 pivot) {
+        const __m256 centred = _mm256_sub_ps(value, pivot);
+        sum = _mm256_add_ps(sum, centred);
+        square = _mm256_fmadd_ps(centred, centred, square);
+        lowest = _mm256_min_ps(lowest, value);
+        highest = _mm256_max_ps(highest, value);
+    }
+
+    // Add the lanes of a mask only.
+    void add_some(__m256 value, __m256 pivot, __m256 mask) {
+        const __m256 centred = _mm256_and_ps(_mm256_sub_ps(value, pivot), mask);
+        sum = _mm256_add_ps(sum, centred);
+        square = _mm256_fmadd_ps(centred, centred, square);
+        lowest = _mm256_min_ps(lowest, _mm256_blendv_ps(lowest, value, mask));
+        highest = _mm256_max_ps(highest, _mm256_blendv_ps(highest, value, mask));
+    }
+
+    template <class Arrays> static VectorMoments load(const Arrays &arrays, int i) {
+        return {_mm256_loadu_ps(arrays.sum + i), _mm256_loadu_ps(arrays.square + i), _mm256_loadu_ps(arrays.lowest + i),
+                _mm256_loadu_ps(arrays.highest + i)};
+    }
+
+    template <class Arrays> void store(Arrays &arrays, int i) const {
+        _mm256_storeu_ps(arrays.sum + i, sum);
+        _mm256_storeu_ps(arrays.square + i, square);
+        _mm256_storeu_ps(arrays.lowest + i, lowest);
+        _mm256_storeu_ps(arrays.highest + i, highest);
+    }
+};
+
+void add_moments(const float *values, int64_t length, float pivot, Moments &moments) {
+    // two chains of additions hide their latency; more would not fit the registers
+    constexpr int CHAINS = 2;
+    const __m256 centre = _mm256_set1_ps(pivot);
+    VectorMoments chains[CHAINS];
+    chains[0] = VectorMoments::load(moments, 0);
+    for (int k = 1; k < CHAINS; ++k) {
+        chains[k] = {_mm256_setzero_ps(), _mm256_setzero_ps(), chains[0].lowest, chains[0].highest};
+    }
+    int64_t i = 0;
+    for (; i + CHAINS * LANES <= length; i += CHAINS * LANES) {
+        for (int k = 0; k < CHAINS; ++k) chains[k].add(_mm256_loadu_ps(values + i + k * LANES), centre);
+    }
+    for (; i + LANES <= length; i += LANES) chains[0].add(_mm256_loadu_ps(values + i), centre);
+    if (i < length) {
+        const __m256i within = lanes_below(length - i);
+        const __m256 rest = _mm256_maskload_ps(values + i, within);
+        chains[1].add_some(rest, centre, _mm256_castsi256_ps(within));
+    }
+    for (int k = 1; k < CHAINS; ++k) {
+        chains[0].sum = _mm256_add_ps(chains[0].sum, chains[k].sum);
+        chains[0].square = _mm256_add_ps(chains[0].square, chains[k].square);
+        chains[0].lowest = _mm256_min_ps(chains[0].lowest, chains[k].lowest);
+        chains[0].highest = _mm256_max_ps(chains[0].highest, chains[k].highest);
+    }
+    chains[0].store(moments, 0);
+}
+
+// Two vectors of columns at a time: their sums are independent.
+template <int VECTORS>
+void add_columns(const float *const *rows, int count, int64_t ahead, int i, ColumnMoments &moments) {
+    __m256 pivot[VECTORS];
+    VectorMoments before[VECTORS], columns[VECTORS];
+    for (int k = 0; k < VECTORS; ++k) {
+        pivot[k] = _mm256_loadu_ps(moments.pivot + i + k * LANES);
+        before[k] = VectorMoments::load(moments, i + k * LANES);
+        // rows are added up by themselves first: fewer roundings touch the larger sums
+        columns[k] = {_mm256_setzero_ps(), _mm256_setzero_ps(), before[k].lowest, before[k].highest};
+    }
+    for (int row = 0; row < count; ++row) {
+        const float *const values = rows[row] + i;
+        // an address past the array is no harm to a prefetch
+        _mm_prefetch(reinterpret_cast<const char *>(reinterpret_cast<uintptr_t>(values) + ahead), _MM_HINT_T0);
+        for (int k = 0; k < VECTORS; ++k) columns[k].add(_mm256_loadu_ps(values + k * LANES), pivot[k]);
+    }
+    for (int k = 0; k < VECTORS; ++k) {
+        columns[k].sum = _mm256_add_ps(columns[k].sum, before[k].sum);
+        columns[k].square = _mm256_add_ps(columns[k].square, before[k].square);
+        columns[k].store(moments, i + k * LANES);
+    }
+}
+
+void add_rows(const float *const *rows, int count, int64_t ahead, int start, int length, ColumnMoments &moments) {
+    int i = start;
+    for (; i + 2 * LANES <= length; i += 2 * LANES) add_columns<2>(rows, count, ahead, i, moments);
+    for (; i + LANES <= length; i += LANES) add_columns<1>(rows, count, ahead, i, moments);
+    if (i < length) scalar_channels.add_rows(rows, count, ahead, i, length, moments);
+}
+
+} // namespace
+} // namespace avx2
+
+const ChannelKernels avx2_channels = {
+    avx2::normalize, avx2::scale, avx2::combine, avx2::sums, avx2::add_sums, avx2::add_moments, avx2::add_rows,
+};
+
+} // namespace actnn

@@ -1,0 +1,103 @@
+// The channel kernels in plain C++.
+
+#include <algorithm>
+
+#include "channels.h"
+
+namespace actnn {
+namespace {
+
+// Call body(i, parameters) for every element.
+template <int COUNT, class Body> void visit_elements(const Spread<COUNT> &spread, int length, Body body) {
+    int64_t channel = spread.channel, left = spread.left;
+    for (int i = 0; i < length; ++i) {
+        if (spread.inner > 0 && left == 0) {
+            channel = channel + 1 == spread.channels ? 0 : channel + 1;
+            left = spread.inner;
+        }
+        --left;
+        const int64_t place = spread.inner > 0 ? channel : i;
+        float parameters[COUNT];
+        for (int k = 0; k < COUNT; ++k) parameters[k] = spread.arrays[k][place];
+        body(i, parameters);
+    }
+}
+
+void normalize(const Words &words, GroupKey key, const float *x, const Spread<5> &spread, int length, float *y,
+               uint8_t *scales, uint8_t *planes) {
+    float v[GROUP];
+    uint8_t side[PLANE_BYTES] = {};
+    visit_elements(spread, length, [&](int i, const float (&parameters)[5]) {
+        const auto [slope, offset, mean, inverse, threshold] = parameters;
+        v[i] = (x[i] - mean) * inverse - threshold;
+        y[i] = x[i] * slope + offset;
+        const bool above = !(y[i] <= 0);
+        side[i / 8] = static_cast<uint8_t>(side[i / 8] | above << (i % 8));
+        if (!words.affine() && (above ? v[i] < 0 : v[i] > 0)) v[i] = 0.0f * v[i];
+    });
+    scalar_kernels.encode(words, key, v, words.affine() ? nullptr : side, length, scales, planes);
+}
+
+void scale(const float *values, const Spread<2> &spread, int length, float *out) {
+    visit_elements(spread, length, [&](int i, const float (&parameters)[2]) {
+        const auto [factor, shift] = parameters;
+        out[i] = values[i] * factor + shift;
+    });
+}
+
+void combine(const float *grad, const float *v, const Spread<3> &spread, int length, float *out) {
+    visit_elements(spread, length, [&](int i, const float (&parameters)[3]) {
+        const auto [of_grad, of_value, constant] = parameters;
+        out[i] = grad[i] * of_grad + (v[i] * of_value + constant);
+    });
+}
+
+GradientSums sums(const float *grad, const float *v, int length) {
+    GradientSums total{0, 0};
+    for (int i = 0; i < length; ++i) {
+        total.grad += grad[i];
+        total.product += grad[i] * v[i];
+    }
+    return total;
+}
+
+void add_sums(const float *grad, const float *v, int length, float *grads, float *products) {
+    for (int i = 0; i < length; ++i) {
+        grads[i] += grad[i];
+        products[i] += grad[i] * v[i];
+    }
+}
+
+void add_moments(const float *values, int64_t length, float pivot, Moments &moments) {
+    for (int64_t i = 0; i < length; ++i) {
+        const int64_t lane = i % Moments::LANES;
+        const float centred = values[i] - pivot;
+        moments.sum[lane] += centred;
+        moments.square[lane] += centred * centred;
+        moments.lowest[lane] = std::min(moments.lowest[lane], values[i]);
+        moments.highest[lane] = std::max(moments.highest[lane], values[i]);
+    }
+}
+
+void add_rows(const float *const *rows, int count, int64_t, int start, int length, ColumnMoments &moments) {
+    for (int i = start; i < length; ++i) {
+        float sum = 0, square = 0;
+        for (int row = 0; row < count; ++row) {
+            const float value = rows[row][i];
+            const float centred = value - moments.pivot[i];
+            sum += centred;
+            square += centred * centred;
+            moments.lowest[i] = std::min(moments.lowest[i], value);
+            moments.highest[i] = std::max(moments.highest[i], value);
+        }
+        // rows are added up by themselves first: fewer roundings touch the larger sums
+        moments.sum[i] += sum;
+        moments.square[i] += square;
+    }
+}
+
+} // namespace
+
+const ChannelKernels scalar_channels = {normalize, scale, combine, sums, add_sums, add_moments, add_rows};
+
+} // namespace actnn

@@ -1,0 +1,89 @@
+"""The one place that takes times: contestants in turns, warm-up, medians, and what machine it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("actnn", "torch", "torchvision", "paddlepaddle", "numpy")
+
+
+def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """Let all contestants run once a round, in turns; return the seconds of each, the warm-up left out."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(warm_up + rounds):
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            run()
+            if turn >= warm_up:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Return the median and the quartiles of some times."""
+    if len(seconds) < 2:
+        return {"seconds": seconds[0], "first_quartile": seconds[0], "third_quartile": seconds[0]}
+    first, median, third = statistics.quantiles(seconds, n=4, method="inclusive")
+    return {"seconds": median, "first_quartile": first, "third_quartile": third}
+
+
+def machine() -> dict[str, Any]:
+    """Say what a record was made on: processor, cores, memory, versions and commit."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := installed(name))},
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def processor() -> str:
+    """Return the processor's name and the vector instructions that matter here."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in fields.items()}
+    flags = fields.get("flags", "").split()
+    return " ".join([fields.get("model name", platform.machine()), *(flag for flag in ("avx2", "avx512f") if flag in flags)])
+
+
+def installed(name: str) -> str | None:
+    """Return a package's version, None where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """Return the commit of the working directory, None outside a checkout."""
+    try:
+        answer = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return answer.stdout.strip() or None
+
+
+def write(record: Mapping[str, Any], out: Path | None) -> None:
+    """Print a record as one line of JSON, and append it to a file."""
+    line = json.dumps(record)
+    print(line, flush=True)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a") as file:
+            file.write(line + "\n")

@@ -1,0 +1,96 @@
+"""``actnn bench kernels``: encoding and decoding against memcpy and memset over the same memory.
+
+All four take turns in one process with the same threads. Speeds count the bytes of the floats: what encoding and
+memcpy read, what decoding and memset write.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actnn.bench import harness
+from actnn.cli.arguments import Parser, at_least
+from actnn.core.format import FAMILIES, GROUP, Part, Rounding, derive_key, uniform_layout
+from actnn.errors import ConfigError
+from actnn.kernels.contract import Array
+from actnn.kernels.native import SIMD, Native, find_library
+from actnn.kernels.numpy_arrays import NumpyArrays
+
+EXAMPLE = "actnn bench kernels --family two_sided --bits 3"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and print one JSON line."""
+    parser = Parser(prog="actnn bench kernels", description=__doc__.partition(": ")[2], epilog=f"example: {EXAMPLE}")
+    parser.add_argument("--megabytes", type=at_least(1), default=256, help="size of the float32 array (default: 256)")
+    parser.add_argument("--family", choices=FAMILIES, default="two_sided")
+    parser.add_argument("--bits", type=at_least(1), default=3)
+    parser.add_argument("--rounding", choices=[rounding.name.lower() for rounding in Rounding], default="dither")
+    parser.add_argument("--threads", type=at_least(1), default=os.cpu_count() or 1)
+    parser.add_argument("--simd", choices=SIMD, default=None)
+    parser.add_argument("--rounds", type=at_least(1), default=15)
+    parser.add_argument("--out", type=Path, help="append the line to this file")
+    arguments = parser.parse_args(argv)
+
+    native = Native(find_library(), arguments.simd)
+    arrays = ReusedArrays(arguments.threads)
+    elements = arguments.megabytes * 2**20 // 4
+    layout = uniform_layout(
+        1, elements, FAMILIES[arguments.family], arguments.bits, Rounding[arguments.rounding.upper()]
+    )
+    if elements % GROUP:
+        raise ConfigError(f"--megabytes {arguments.megabytes} is no whole number of groups.")
+    values = np.random.default_rng(0).standard_normal((1, elements), np.float32)
+    target = arrays.empty(values.shape, "float32", values)
+    key = derive_key(0, 0, 0)
+    code = native.encode(arrays, values, layout, key)
+    times = harness.interleaved(
+        {
+            "memcpy": lambda: native.copy(arrays, values, target, values.nbytes),
+            "encode": lambda: native.encode(arrays, values, layout, key),
+            "memset": lambda: native.clear(arrays, target, values.nbytes),
+            "decode": lambda: native.decode(arrays, code, layout, Part.WHOLE, "float32"),
+        },
+        arguments.rounds,
+        warm_up=2,
+    )
+    medians = {name: harness.summary(seconds) for name, seconds in times.items()}
+    speed = {name: values.nbytes / median["seconds"] for name, median in medians.items()}
+    harness.write(
+        {
+            "benchmark": "kernels",
+            "code": f"{arguments.family} {arguments.bits} bits {arguments.rounding}",
+            "simd": native.simd,
+            "threads": arguments.threads,
+            "megabytes": arguments.megabytes,
+            "gigabytes_per_second": {name: round(value / 1e9, 2) for name, value in speed.items()},
+            "encode_to_memcpy": round(speed["encode"] / speed["memcpy"], 3),
+            "decode_to_memset": round(speed["decode"] / speed["memset"], 3),
+            "times": medians,
+            "machine": harness.machine(),
+        },
+        arguments.out,
+    )
+    return 0
+
+
+class ReusedArrays(NumpyArrays):
+    """numpy's arrays with a given number of threads, and results that are written to the same memory each time."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._arrays: dict[tuple[Any, ...], Array] = {}
+
+    def threads(self) -> int:
+        return self._threads
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        place = (tuple(shape), dtype)
+        if place not in self._arrays:
+            self._arrays[place] = np.zeros(shape, dtype)
+        return self._arrays[place]

@@ -1,0 +1,91 @@
+"""Levels: what each sets, and that none leaves anything behind for the next."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+import actnn
+from actnn.core.policy import KNOBS, Config
+from actnn.errors import ConfigError
+
+LEVELS = ["L0", "L1", "L2"]
+LATER = ["L2.5", "L3", "L3.1", "L4", "L5", "swap"]
+
+
+def at(*levels: str) -> dict:
+    """Return all settings after these levels were chosen one after another."""
+    config = Config()
+    for level in levels:
+        config.set_optimization_level(level)
+    return {name: getattr(config, name) for name in KNOBS}
+
+
+def test_l0_does_not_compress():
+    assert Config().policy("L0").compress is False
+
+
+def test_l1_keeps_batch_norm_exact():
+    policy = Config().policy("L1")
+    assert (policy.compress, policy.compress_batch_norm, policy.bits) == (True, False, (4,))
+
+
+def test_l2_codes_everything_at_four_bits():
+    policy = Config().policy("L2")
+    assert (policy.compress, policy.compress_batch_norm, policy.bits) == (True, True, (4,))
+
+
+# defect 9: levels do not reset each other
+@pytest.mark.parametrize("order", list(permutations(LEVELS)), ids="-".join)
+def test_levels_reset_each_other_in_any_order(order):
+    assert at(*order) == at(order[-1])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_undoes_what_was_set_by_hand(level):
+    config = Config()
+    config.activation_compression_bits = [7]
+    config.enable_quantized_bn = False
+    config.compress_activation = False
+    config.stochastic = False
+    config.set_optimization_level(level)
+    assert {name: getattr(config, name) for name in KNOBS} == at(level)
+
+
+def test_a_setting_after_a_level_holds():
+    config = Config()
+    config.set_optimization_level("L2")
+    config.activation_compression_bits = [8]
+    assert config.policy().bits == (8,)
+
+
+@pytest.mark.parametrize("level", ["L6", "l2", "", "2", None, 2, ["L2"]], ids=repr)
+def test_an_unknown_level_is_refused(level):
+    with pytest.raises(ConfigError, match="no level"):
+        Config().set_optimization_level(level)
+
+
+@pytest.mark.parametrize("level", LATER)
+def test_a_level_of_later_versions_is_refused_by_name(level):
+    with pytest.raises(ConfigError, match="not part of this version"):
+        Config().set_optimization_level(level)
+
+
+def test_a_refused_level_changes_nothing():
+    config = Config()
+    config.activation_compression_bits = [7]
+    with pytest.raises(ConfigError):
+        config.set_optimization_level("L9")
+    assert config.activation_compression_bits == [7]
+
+
+def test_the_level_of_one_conversion_leaves_the_settings_alone():
+    actnn.config.activation_compression_bits = [7]
+    actnn.config.policy("L1")
+    assert actnn.config.activation_compression_bits == [7]
+
+
+def test_the_public_function_sets_the_public_settings():
+    actnn.set_optimization_level("L1")
+    assert actnn.config.enable_quantized_bn is False

@@ -1,0 +1,228 @@
+"""The compiled kernels and the reference make the same bytes and the same values, whatever the way there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, PoisonedArrays, assorted_values, layout_of
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from actnn.core.format import FAMILIES, Layout, Part, Rounding
+
+# full, short, single and many groups, and enough of them for every thread to get some
+SHAPES = [(1, 1), (3, 7), (4, 256), (7, 300), (5, 520), (33, 1031)]
+FLOATS = ["float32", "float16"]
+PARTS = {"affine": [Part.WHOLE], "zero_exact": list(Part), "two_sided": list(Part)}
+
+
+def same_bits(x, y) -> None:
+    """Raise unless two arrays hold the same bits; every NaN counts as the same."""
+    assert x.dtype == y.dtype
+    assert x.shape == y.shape
+    unsigned = f"u{x.dtype.itemsize}"
+    differ = (x.view(unsigned) != y.view(unsigned)) & ~(np.isnan(x) & np.isnan(y))
+    where = np.argwhere(differ)
+    assert len(where) == 0, f"{len(where)} differ, first at {where[0]}: {x[tuple(where[0])]!r}, {y[tuple(where[0])]!r}"
+
+
+@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_encoding_gives_the_bytes_of_the_reference(native, family, bits, rounding, dtype):
+    lender = PoisonedArrays()
+    for shape in SHAPES:
+        values = assorted_values(*shape).astype(dtype)
+        layout = layout_of(values, family, bits, rounding)
+        ours = native.encode(lender, values, layout, KEY)
+        assert np.array_equal(ours, REFERENCE.encode(NUMPY, values, layout, KEY)), f"shape {shape}"
+    lender.check_guards()
+
+
+@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_decoding_gives_the_bits_of_the_reference(native, family, bits, rounding, dtype):
+    lender = PoisonedArrays()
+    for shape in SHAPES:
+        values = assorted_values(*shape)
+        layout = layout_of(values, family, bits, rounding)
+        buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
+        for part in PARTS[family]:
+            expected = REFERENCE.decode(NUMPY, buffer, layout, part, dtype)
+            same_bits(native.decode(lender, buffer, layout, part, dtype), expected)
+    lender.check_guards()
+
+
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_the_reference_reads_what_the_kernels_wrote(native, family, bits):
+    values = assorted_values(7, 300)
+    layout = layout_of(values, family, bits)
+    theirs = native.encode(NUMPY, values, layout, KEY)
+    ours = REFERENCE.encode(NUMPY, values, layout, KEY)
+    same_bits(
+        REFERENCE.decode(NUMPY, theirs, layout, Part.WHOLE, "float32"),
+        native.decode(NUMPY, ours, layout, Part.WHOLE, "float32"),
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_the_number_of_threads_changes_no_byte(native, family, threads):
+    values = assorted_values(33, 1031)
+    layout = layout_of(values, family, 3)
+    one, many = PoisonedArrays(1), PoisonedArrays(threads)
+    assert np.array_equal(native.encode(one, values, layout, KEY), native.encode(many, values, layout, KEY))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_the_number_of_threads_changes_no_decoded_bit(native, family, threads):
+    values = assorted_values(33, 1031)
+    layout = layout_of(values, family, 3)
+    buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
+    one, many = PoisonedArrays(1), PoisonedArrays(threads)
+    decoded = [native.decode(lender, buffer, layout, Part.WHOLE, "float32") for lender in (one, many)]
+    same_bits(*decoded)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tensor_of_a_few_million_elements_gives_the_bytes_of_the_reference(native, family):
+    values = np.random.default_rng(8).standard_normal((3, 400_003), np.float32)
+    layout = layout_of(values, family, 3)
+    assert np.array_equal(
+        native.encode(PoisonedArrays(), values, layout, KEY), REFERENCE.encode(NUMPY, values, layout, KEY)
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_widths_for_each_sample_give_the_bytes_of_the_reference(native, family):
+    values = assorted_values(9, 700)
+    layout = layout_of(values, family, sample_bits=(2, 8, 8, 3, 5, 5, 7, 4, 6))
+    lender = PoisonedArrays(3)
+    assert np.array_equal(native.encode(lender, values, layout, KEY), REFERENCE.encode(NUMPY, values, layout, KEY))
+    lender.check_guards()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_widths_for_each_sample_decode_to_the_bits_of_the_reference(native, family):
+    values = assorted_values(9, 700)
+    layout = layout_of(values, family, sample_bits=(2, 8, 8, 3, 5, 5, 7, 4, 6))
+    buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
+    same_bits(
+        native.decode(PoisonedArrays(3), buffer, layout, Part.WHOLE, "float32"),
+        REFERENCE.decode(NUMPY, buffer, layout, Part.WHOLE, "float32"),
+    )
+
+
+@given(
+    arrays.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 600)), elements=st.floats(width=32)),
+    st.sampled_from(WIDTHS),
+    st.sampled_from(list(Rounding)),
+)
+def test_any_float32_is_encoded_as_by_the_reference(native, values, code, rounding):
+    layout = layout_of(values, *code, rounding)
+    assert np.array_equal(native.encode(NUMPY, values, layout, KEY), REFERENCE.encode(NUMPY, values, layout, KEY))
+
+
+@given(
+    arrays.arrays(np.uint16, st.tuples(st.integers(1, 2), st.integers(1, 600))),
+    st.sampled_from(WIDTHS),
+)
+def test_any_float16_is_encoded_as_by_the_reference(native, bits, code):
+    values = bits.view(np.float16)
+    layout = layout_of(values, *code)
+    assert np.array_equal(native.encode(NUMPY, values, layout, KEY), REFERENCE.encode(NUMPY, values, layout, KEY))
+
+
+@given(st.data(), st.sampled_from(WIDTHS), st.sampled_from(FLOATS))
+def test_any_bytes_decode_as_by_the_reference(native, data, code, dtype):
+    family, bits = FAMILIES[code[0]], code[1]
+    layout = Layout(2, data.draw(st.integers(1, 300)), family, bits)
+    buffer = data.draw(arrays.arrays(np.uint8, layout.nbytes))
+    # unused bits are zero by the format: whatever else they were, no backend need read them alike
+    expected = REFERENCE.decode(NUMPY, buffer, layout, Part.WHOLE, dtype)
+    same_bits(native.decode(NUMPY, buffer, layout, Part.WHOLE, dtype), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_mask_has_the_bytes_of_the_reference(native, dtype, shape):
+    lender = PoisonedArrays(3)
+    values = assorted_values(*shape).astype(dtype)
+    assert np.array_equal(native.encode_mask(lender, values), REFERENCE.encode_mask(NUMPY, values))
+    lender.check_guards()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("slopes", [(1.0, 0.0), (1.0, 0.01), (1.25, 0.0), (1.0, -0.3)])
+def test_a_mask_is_applied_with_the_bits_of_the_reference(native, dtype, shape, slopes):
+    lender = PoisonedArrays(3)
+    values, grad = (assorted_values(*shape, seed).astype(dtype) for seed in (0, 1))
+    mask = REFERENCE.encode_mask(NUMPY, values)
+    expected = REFERENCE.apply_mask(NUMPY, mask, None, grad, *np.float32(slopes))
+    same_bits(native.apply_mask(lender, mask, None, grad, *slopes), expected)
+    lender.check_guards()
+
+
+@pytest.mark.parametrize("code", [code for code in WIDTHS if code[0] != "affine"])
+def test_the_mask_of_a_split_code_is_applied_with_the_bits_of_the_reference(native, code):
+    values, grad = (assorted_values(7, 300, seed) for seed in (0, 1))
+    layout = layout_of(values, *code)
+    buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
+    expected = REFERENCE.apply_mask(NUMPY, buffer, layout, grad, 1.0, 0.0)
+    same_bits(native.apply_mask(PoisonedArrays(3), buffer, layout, grad, 1.0, 0.0), expected)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 5, 9, 16, 24])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_index_has_the_bytes_of_the_reference(native, bits, shape):
+    lender = PoisonedArrays(3)
+    values = np.random.default_rng(bits).integers(0, 2**bits, shape, dtype=np.int32)
+    assert np.array_equal(native.encode_index(lender, values, bits), REFERENCE.encode_index(NUMPY, values, bits))
+    lender.check_guards()
+
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_bfloat16_is_encoded_as_by_the_reference(native, family, bits, rounding):
+    from actnn.torch.tensors import ARRAYS
+
+    values = torch.from_numpy(assorted_values(7, 300)).bfloat16()
+    layout = layout_of(values, family, bits, rounding)
+    assert torch.equal(native.encode(ARRAYS, values, layout, KEY), REFERENCE.encode(ARRAYS, values, layout, KEY))
+
+
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_a_code_decodes_to_bfloat16_as_by_the_reference(native, family, bits):
+    from actnn.torch.tensors import ARRAYS
+
+    values = torch.from_numpy(assorted_values(7, 300))
+    layout = layout_of(values, family, bits)
+    buffer = REFERENCE.encode(ARRAYS, values, layout, KEY)
+    decoded = [each.decode(ARRAYS, buffer, layout, Part.WHOLE, "bfloat16") for each in (native, REFERENCE)]
+    same_bits(*(each.float().numpy() for each in decoded))
+
+
+def test_a_mask_is_applied_to_bfloat16_as_by_the_reference(native):
+    from actnn.torch.tensors import ARRAYS
+
+    values, grad = (torch.from_numpy(assorted_values(7, 300, seed)).bfloat16() for seed in (0, 1))
+    mask = native.encode_mask(ARRAYS, values)
+    applied = [each.apply_mask(ARRAYS, mask, None, grad, 1.0, 0.25) for each in (native, REFERENCE)]
+    same_bits(*(each.float().numpy() for each in applied))
+
+
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_the_reference_makes_the_same_bytes_by_numpy_and_by_torch(family, bits):
+    from actnn.torch.tensors import ARRAYS
+
+    values = assorted_values(7, 300)
+    layout = layout_of(values, family, bits)
+    ours = REFERENCE.encode(ARRAYS, torch.from_numpy(values), layout, KEY)
+    assert np.array_equal(ours.numpy(), REFERENCE.encode(NUMPY, values, layout, KEY))

@@ -1,0 +1,122 @@
+"""Backends, values and array lenders that the kernel tests run through."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from actnn.core.format import FAMILIES, KEY_BYTES, Layout, Part, Rounding, derive_key
+from actnn.errors import UnsupportedError
+from actnn.kernels.native import LibraryMissingError, Native, find_library
+from actnn.kernels.numpy_arrays import NumpyArrays
+from actnn.kernels.reference import Reference
+
+NUMPY = NumpyArrays()
+REFERENCE = Reference()
+KEY = derive_key(seed=7, site=11, call=13)
+BACKENDS = ("reference", "scalar", "avx2")
+NATIVE_BACKENDS = BACKENDS[1:]
+
+WIDTHS = [(name, bits) for name, family in FAMILIES.items() for bits in range(family.least_bits, 9)]
+FEW_WIDTHS = [(name, bits) for name, bits in WIDTHS if bits in (1, 2, 3, 4, 8)]
+
+
+def backend_named(name: str):
+    """Return a backend; skip where this machine cannot run it."""
+    if name == "reference":
+        return REFERENCE
+    try:
+        return Native(find_library(), name)
+    except (LibraryMissingError, UnsupportedError) as problem:
+        pytest.skip(str(problem))
+
+
+def layout_of(values, family: str = "affine", bits: int = 4, rounding=Rounding.DITHER, sample_bits=None) -> Layout:
+    return Layout(*values.shape, FAMILIES[family], bits, rounding, sample_bits)
+
+
+def round_trip(backend, values, layout: Layout, key=KEY, part=Part.WHOLE):
+    """Return what ``values`` decode to."""
+    return backend.decode(NUMPY, backend.encode(NUMPY, values, layout, key), layout, part, "float32")
+
+
+def stored_scales(buffer, layout: Layout):
+    """Return the scales of a code as float32, of shape (samples, groups, scales)."""
+    octets = np.asarray(buffer)[KEY_BYTES : layout.planes_offset].reshape(-1, 2).astype(np.uint32)
+    bits = (octets[:, 0] | octets[:, 1] << 8) << 16
+    return bits.view(np.float32).reshape(layout.samples, layout.groups, layout.family.scales)
+
+
+def stored_words(buffer, layout: Layout):
+    """Return the words of a code, of shape (samples, elements)."""
+    widths = layout.sample_bits or (layout.bits,) * layout.samples
+    rows = [
+        REFERENCE.decode_index(NUMPY, np.asarray(buffer)[start:stop], 1, layout.elements, bits)
+        for bits, (start, stop) in zip(widths, pairwise(layout.sample_offsets), strict=True)
+    ]
+    return np.concatenate([np.empty((0, layout.elements), np.int32), *rows])
+
+
+def steps(buffer, layout: Layout):
+    """Return the distance between levels on each side, float64, of shape (samples, elements, sides)."""
+    scales = stored_scales(buffer, layout).astype(np.float64)[..., -2:]
+    negative = layout.family.negative[layout.bits]
+    levels = np.array([max(1, negative - 1), 2**layout.bits - negative - 1], np.float64)
+    if layout.family.affine:
+        sides = np.repeat(scales[..., 1:], 2, -1) / levels[1]
+    elif layout.family.scales == 1:
+        sides = np.concatenate([0 * scales, scales / levels[1]], -1)
+    else:
+        sides = scales / levels
+    return np.repeat(sides, 256, 1)[:, : layout.elements]
+
+
+class PoisonedArrays(NumpyArrays):
+    """numpy arrays whose memory is filled with rubbish, off any alignment and guarded at both ends.
+
+    ``check_guards`` raises where a kernel wrote outside of what it was lent.
+    """
+
+    GUARD = 64
+    RUBBISH = 0xA5
+
+    def __init__(self, threads: int = 2) -> None:
+        self._threads = threads
+        self._lent: list[tuple[np.ndarray, int]] = []
+
+    def threads(self) -> int:
+        return self._threads
+
+    def empty(self, shape, dtype, like):
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        # an odd multiple of four bytes: what a slice of a float tensor may be aligned to, and no more
+        start = self.GUARD + 4
+        memory = np.full(start + size + self.GUARD, self.RUBBISH, np.uint8)
+        self._lent.append((memory, size))
+        return memory[start : start + size].view(dtype).reshape(shape)
+
+    def check_guards(self) -> None:
+        for memory, size in self._lent:
+            start = self.GUARD + 4
+            outside = np.concatenate([memory[:start], memory[start + size :]])
+            assert (outside == self.RUBBISH).all(), "a kernel wrote outside of the array it was lent"
+
+
+def assorted_values(samples: int, elements: int, seed: int = 0):
+    """Return float32 values with everything that may trip a kernel: zeros of both signs, ties, extremes, non-finite."""
+    generator = np.random.default_rng([seed, samples, elements])
+    values = generator.standard_normal((samples, elements)).astype(np.float32)
+    values *= np.exp2(generator.integers(-30, 30, (samples, 1))).astype(np.float32)
+    specials = [0.0, -0.0, 1.0, -1.0, 1e-38, -1e-40, 3.3e38, -3.3e38, np.nan, np.inf, -np.inf, 6e-8, 65504.0]
+    # specials in few samples only: most groups must stay sound
+    for sample in range(0, samples, 3):
+        for special in generator.choice(specials, 2):
+            if elements:
+                values[sample, generator.integers(elements)] = special
+    if samples > 1:
+        values[1] = np.maximum(values[1], 0)
+    if samples > 2:
+        values[2] = values[2, :1]
+    return values
