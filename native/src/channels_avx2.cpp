@@ -227,11 +227,10 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
     // two chains of additions hide their latency; more would not fit the registers
     constexpr int CHAINS = 2;
     const __m256 centre = _mm256_set1_ps(pivot);
+    const VectorMoments before = VectorMoments::load(moments, 0);
     VectorMoments chains[CHAINS];
-    chains[0] = VectorMoments::load(moments, 0);
-    for (int k = 1; k < CHAINS; ++k) {
-        chains[k] = {_mm256_setzero_ps(), _mm256_setzero_ps(), chains[0].lowest, chains[0].highest};
-    }
+    // values are added up by themselves first: fewer roundings touch the larger sums
+    for (VectorMoments &chain : chains) chain = {_mm256_setzero_ps(), _mm256_setzero_ps(), before.lowest, before.highest};
     int64_t i = 0;
     for (; i + CHAINS * LANES <= length; i += CHAINS * LANES) {
         for (int k = 0; k < CHAINS; ++k) chains[k].add(_mm256_loadu_ps(values + i + k * LANES), centre);
@@ -242,12 +241,10 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
         const __m256 rest = _mm256_maskload_ps(values + i, within);
         chains[1].add_some(rest, centre, _mm256_castsi256_ps(within));
     }
-    for (int k = 1; k < CHAINS; ++k) {
-        chains[0].sum = _mm256_add_ps(chains[0].sum, chains[k].sum);
-        chains[0].square = _mm256_add_ps(chains[0].square, chains[k].square);
-        chains[0].lowest = _mm256_min_ps(chains[0].lowest, chains[k].lowest);
-        chains[0].highest = _mm256_max_ps(chains[0].highest, chains[k].highest);
-    }
+    chains[0].sum = _mm256_add_ps(before.sum, _mm256_add_ps(chains[0].sum, chains[1].sum));
+    chains[0].square = _mm256_add_ps(before.square, _mm256_add_ps(chains[0].square, chains[1].square));
+    chains[0].lowest = _mm256_min_ps(chains[0].lowest, chains[1].lowest);
+    chains[0].highest = _mm256_max_ps(chains[0].highest, chains[1].highest);
     chains[0].store(moments, 0);
 }
 
@@ -255,12 +252,12 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
 template <int VECTORS>
 void add_columns(const float *const *rows, int count, int64_t ahead, int i, ColumnMoments &moments) {
     __m256 pivot[VECTORS];
-    VectorMoments before[VECTORS], columns[VECTORS];
+    VectorMoments columns[VECTORS];
     for (int k = 0; k < VECTORS; ++k) {
         pivot[k] = _mm256_loadu_ps(moments.pivot + i + k * LANES);
-        before[k] = VectorMoments::load(moments, i + k * LANES);
+        columns[k] = VectorMoments::load(moments, i + k * LANES);
         // rows are added up by themselves first: fewer roundings touch the larger sums
-        columns[k] = {_mm256_setzero_ps(), _mm256_setzero_ps(), before[k].lowest, before[k].highest};
+        columns[k].sum = columns[k].square = _mm256_setzero_ps();
     }
     for (int row = 0; row < count; ++row) {
         const float *const values = rows[row] + i;
@@ -269,8 +266,9 @@ void add_columns(const float *const *rows, int count, int64_t ahead, int i, Colu
         for (int k = 0; k < VECTORS; ++k) columns[k].add(_mm256_loadu_ps(values + k * LANES), pivot[k]);
     }
     for (int k = 0; k < VECTORS; ++k) {
-        columns[k].sum = _mm256_add_ps(columns[k].sum, before[k].sum);
-        columns[k].square = _mm256_add_ps(columns[k].square, before[k].square);
+        const VectorMoments before = VectorMoments::load(moments, i + k * LANES);
+        columns[k].sum = _mm256_add_ps(columns[k].sum, before.sum);
+        columns[k].square = _mm256_add_ps(columns[k].square, before.square);
         columns[k].store(moments, i + k * LANES);
     }
 }

@@ -69,13 +69,19 @@ void add_sums(const float *grad, const float *v, int length, float *grads, float
 }
 
 void add_moments(const float *values, int64_t length, float pivot, Moments &moments) {
+    float sum[Moments::LANES] = {}, square[Moments::LANES] = {};
     for (int64_t i = 0; i < length; ++i) {
         const int64_t lane = i % Moments::LANES;
         const float centred = values[i] - pivot;
-        moments.sum[lane] += centred;
-        moments.square[lane] += centred * centred;
+        sum[lane] += centred;
+        square[lane] += centred * centred;
         moments.lowest[lane] = std::min(moments.lowest[lane], values[i]);
         moments.highest[lane] = std::max(moments.highest[lane], values[i]);
+    }
+    // values are added up by themselves first: fewer roundings touch the larger sums
+    for (int lane = 0; lane < Moments::LANES; ++lane) {
+        moments.sum[lane] += sum[lane];
+        moments.square[lane] += square[lane];
     }
 }
 

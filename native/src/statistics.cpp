@@ -191,18 +191,28 @@ class Tiles {
     int64_t begin(int64_t block) const { return block * ROWS * columns_; }
     int64_t end(int64_t block) const { return std::min(rows_ * channels_, begin(block + 1)); }
     int64_t columns() const { return columns_; }
-    double rows_of(int64_t block) const { return static_cast<double>((end(block) - begin(block)) / channels_); }
-    // Values in column `i` of a tile.
-    int64_t count_of(int64_t tile, int i) const {
-        const int64_t elements = end(block(tile)) - begin(block(tile)) - first_column(tile) - i;
-        return (elements + columns_ - 1) / columns_;
-    }
+    int64_t rows_of(int64_t block) const { return (end(block) - begin(block)) / channels_; }
+    int channels_of(int64_t tile) const { return static_cast<int>(std::min<int64_t>(width(tile), channels_)); }
 
   private:
-    static constexpr int64_t ROWS = 128; // of the matrix, summed in float32
+    static constexpr int64_t ROWS = 256; // of the matrix, summed in float32
 
     int64_t channels_, rows_, folded_, columns_, widths_, blocks_;
 };
+
+// One pivot a channel, wherever it repeats: the mean of its first values.
+void choose_pivots(const float *const *rows, int count, int length, int channels, float *pivots) {
+    for (int c = 0; c < channels; ++c) {
+        float sum = 0;
+        int values = 0;
+        for (int i = c; i < length; i += channels) {
+            for (int row = 0; row < count; ++row) sum += rows[row][i];
+            values += count;
+        }
+        const float pivot = values > 0 ? pivot_near(sum / static_cast<float>(values)) : 0.0f;
+        for (int i = c; i < GROUP; i += channels) pivots[i] = pivot;
+    }
+}
 
 // Add the rows of a tile; they are of one length, but for the last of all.
 void add_tile(const Activation &x, const Tiles &tiles, int64_t tile, ColumnMoments &moments) {
@@ -215,11 +225,7 @@ void add_tile(const Activation &x, const Tiles &tiles, int64_t tile, ColumnMomen
     bool has_pivot = false;
     const auto add = [&] {
         if (count == 0) return;
-        for (int i = 0; i < length && !has_pivot; ++i) {
-            float sum = 0;
-            for (int row = 0; row < count; ++row) sum += rows[row][i];
-            moments.pivot[i] = pivot_near(sum / static_cast<float>(count));
-        }
+        if (!has_pivot) choose_pivots(rows, count, length, tiles.channels_of(tile), moments.pivot);
         has_pivot = true;
         x.kernels.add_rows(rows, count, ahead, 0, length, moments);
         count = 0;
@@ -242,18 +248,23 @@ void tile_statistics(const Activation &x, const Tiles &tiles, int64_t tile, floa
     add_tile(x, tiles, tile, moments);
 
     const int64_t channels = x.channels.channels;
-    const int distinct = static_cast<int>(std::min<int64_t>(tiles.width(tile), channels));
+    const int distinct = tiles.channels_of(tile);
     for (int c = 0; c < distinct; ++c) {
-        Statistics joined;
+        double sum = 0, square = 0;
+        float lowest = INFINITE, highest = -INFINITE;
         for (int i = c; i < tiles.width(tile); i += distinct) {
-            joined.join(about_pivot(tiles.count_of(tile, i), moments.pivot[i], moments.sum[i], moments.square[i],
-                                    moments.lowest[i], moments.highest[i]));
+            sum += moments.sum[i];
+            square += moments.square[i];
+            lowest = std::min(lowest, moments.lowest[i]);
+            highest = std::max(highest, moments.highest[i]);
         }
+        const int64_t count = tiles.rows_of(tiles.block(tile));
+        const Statistics statistics = about_pivot(count, moments.pivot[c], sum, square, lowest, highest);
         float *const place = row + tiles.first_column(tile) + c;
-        place[0] = static_cast<float>(joined.mean);
-        place[channels] = static_cast<float>(joined.squares);
-        place[2 * channels] = joined.lowest;
-        place[3 * channels] = joined.highest;
+        place[0] = static_cast<float>(statistics.mean);
+        place[channels] = static_cast<float>(statistics.squares);
+        place[2 * channels] = statistics.lowest;
+        place[3 * channels] = statistics.highest;
     }
 }
 
@@ -263,7 +274,7 @@ void join_blocks(const Activation &x, const Tiles &tiles, const float *workspace
     Statistics whole;
     for (int64_t block = 0; block < tiles.blocks(); ++block) {
         const float *const place = workspace + 4 * channels * block + channel;
-        whole.join({tiles.rows_of(block), place[0], place[channels], place[2 * channels], place[3 * channels]});
+        whole.join({static_cast<double>(tiles.rows_of(block)), place[0], place[channels], place[2 * channels], place[3 * channels]});
     }
     results.write(x, channel, whole);
 }

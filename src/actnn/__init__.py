@@ -10,9 +10,8 @@ from actnn.core.settings import config, set_optimization_level
 from actnn.errors import ActnnError, ConfigError, FormatError, SessionError, ShapeError, UnsupportedError
 
 # resolved on first use, so that a framework is loaded only by those who use it
-_LAZY = {
-    name: "actnn.torch"
-    for name in (
+_LAZY = dict.fromkeys(
+    (
         "QModule",
         "QConv1d",
         "QConv2d",
@@ -33,8 +32,9 @@ _LAZY = {
         "QMaxPool2d",
         "QMaxPool3d",
         "QAvgPool2d",
-    )
-}
+    ),
+    "actnn.torch",
+)
 
 __all__ = [
     "ActnnError",

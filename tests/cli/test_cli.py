@@ -116,5 +116,5 @@ def test_the_demo_compares_exact_and_compressed_training():
     pytest.importorskip("sklearn")
     finished = run("demo", "--epochs", "1", "--limit", "128", "--batch", "32")
     assert finished.returncode == 0, finished.stderr
-    for word in ("exact", "2-bit codes", "test accuracy", "activations kept", "peak memory", "training time"):
+    for word in ("exact", "2-bit codes", "test accuracy", "activations kept", "peak memory", "time of an epoch"):
         assert word in finished.stdout

@@ -32,7 +32,7 @@ def test_a_layer_keeps_about_its_width_an_element(case: Case, bits: int):
     ours = compressed(layer, bits)
     step(ours, x)
     kept = saved_bytes(ours, lambda: ours(x))
-    assert kept <= x.numel() * (bits / 8 + 6 / 150) + 500
+    assert kept <= x.numel() * (1.1 * bits / 8 + 0.05) + 100
 
 
 @cases(KINDS)
@@ -51,6 +51,8 @@ def test_no_layer_keeps_its_input(case: Case):
 def test_activations_keep_one_bit_an_element(case: Case):
     layer, x = plain_layer(case), input_of(case).requires_grad_()
     ours = compressed(layer, 8)
+    # the first step learns that nobody else reads the code
+    step(ours, x)
     # a sample's last byte may be partly used
     assert saved_bytes(ours, lambda: ours(x)) <= x.numel() / 8 + len(x)
 

@@ -16,7 +16,9 @@ from typing import Any
 PACKAGES = ("actnn", "torch", "torchvision", "paddlepaddle", "numpy")
 
 
-def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+def interleaved(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1
+) -> dict[str, list[float]]:
     """Let all contestants run once a round, in turns; return the seconds of each, the warm-up left out."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
@@ -59,7 +61,9 @@ def processor() -> str:
     fields = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
     fields = {name.strip(): value.strip() for name, value in fields.items()}
     flags = fields.get("flags", "").split()
-    return " ".join([fields.get("model name", platform.machine()), *(flag for flag in ("avx2", "avx512f") if flag in flags)])
+    return " ".join(
+        [fields.get("model name", platform.machine()), *(flag for flag in ("avx2", "avx512f") if flag in flags)]
+    )
 
 
 def installed(name: str) -> str | None:

@@ -197,4 +197,3 @@ def kept_bytes(forward: Callable[[], Any]) -> int:
 
 
 CHILDREN: dict[str, Callable[[Namespace], None]] = {"times": measure_times, "memory": measure_memory}
-

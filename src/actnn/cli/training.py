@@ -1,21 +1,20 @@
-"""One training run of the demo in a process of its own.
+"""What the demo trains, run in processes of its own: one for all times, in turns, and one for each memory figure.
 
-Settings come as JSON in the first argument, and a line on standard input begins each turn. Lines of JSON go out: one
-for every step, one that passes the turn back, and at the end the outcome. Runs that take turns see the same
-disturbances from whatever else the machine does, so that their times can be compared.
+``python -m actnn.cli.training times|memory SETTINGS [CONTESTANT]`` writes lines of JSON: ``{"step": contestant}`` after
+every step, and at the end ``{"result": …}`` or ``{"error": …}``.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from actnn.cli.peak_memory import peak_growth
+from actnn.bench import harness
+from actnn.bench.memory import reset_peak, resident
+from actnn.bench.step import kept_bytes
 from actnn.cli.small_resnet import small_resnet
 from actnn.errors import ActnnError
 
@@ -27,20 +26,18 @@ MEMORY_STEPS = 4
 
 
 @dataclass(frozen=True)
-class Run:
-    """What to train, and whether to measure memory (a few steps) or accuracy and time (all epochs)."""
+class Settings:
+    """How much to train, and at which width."""
 
-    bits: int | None
-    memory: bool
     epochs: int
     images: int
     batch: int
-    seed: int = 0
+    bits: int
 
     @property
-    def name(self) -> str:
-        """What the table calls the contestant."""
-        return "exact" if self.bits is None else f"{self.bits}-bit codes"
+    def contestants(self) -> dict[str, int | None]:
+        """The width of each contestant's codes, None for exact training."""
+        return {"exact": None, f"{self.bits}-bit codes": self.bits}
 
     @property
     def test_images(self) -> int:
@@ -48,40 +45,25 @@ class Run:
         return self.images // TEST_SHARE
 
     @property
-    def turns(self) -> int:
-        """How many turns the run takes: one an epoch."""
-        return 1 if self.memory else self.epochs
-
-    @property
-    def steps(self) -> int:
-        """How many steps the run takes."""
-        if self.memory:
-            return WARM_UP_STEPS + MEMORY_STEPS
+    def training_steps(self) -> int:
+        """How many steps all epochs take."""
         return self.epochs * -(-(self.images - self.test_images) // self.batch)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run measured; the fields of the other kind of run stay None. ``seconds`` is the median of the epochs."""
-
-    accuracy: float | None = None
-    seconds: float | None = None
-    peak: int | None = None
-    kept: int | None = None
-
-
 class Training:
-    """A model, its data, its optimizer and its learning rates."""
+    """A contestant: its model, data, optimizer and learning rates; all contestants see the same numbers."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, settings: Settings, name: str) -> None:
         import torch
 
-        torch.manual_seed(run.seed)
-        self.run = run
-        self.train_set, self.test_set = digits(run.images, run.test_images)
-        self.model = build(run.bits)
+        torch.manual_seed(0)
+        self.name, self.batch = name, settings.batch
+        self.model = build(settings.contestants[name])
+        self.train_set, self.test_set = digits(settings.images, settings.test_images)
+        self.shuffle = torch.Generator().manual_seed(0)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=PEAK_RATE, momentum=0.9, weight_decay=5e-4)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, PEAK_RATE, total_steps=run.steps)
+        steps = max(settings.training_steps, WARM_UP_STEPS + MEMORY_STEPS)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, PEAK_RATE, total_steps=steps)
 
     def step(self, images, labels) -> None:
         """Take one step of stochastic gradient descent."""
@@ -91,15 +73,20 @@ class Training:
         functional.cross_entropy(self.model(images), labels).backward()
         self.optimizer.step()
         self.schedule.step()
-        tell(steps=1)
+        tell(step=self.name)
 
-    def batches(self) -> Iterator[tuple]:
+    def batches(self):
         """Yield one epoch in a new random order."""
         import torch
 
         images, labels = self.train_set
-        for chosen in torch.randperm(len(images)).split(self.run.batch):
+        for chosen in torch.randperm(len(images), generator=self.shuffle).split(self.batch):
             yield images[chosen], labels[chosen]
+
+    def epoch(self) -> None:
+        """Train on every image once."""
+        for images, labels in self.batches():
+            self.step(images, labels)
 
     def accuracy(self) -> float:
         """Return the share of test images that the model gets right."""
@@ -108,7 +95,7 @@ class Training:
         images, labels = self.test_set
         self.model.eval()
         with torch.no_grad():
-            guesses = torch.cat([self.model(part).argmax(1) for part in images.split(self.run.batch)])
+            guesses = torch.cat([self.model(part).argmax(1) for part in images.split(self.batch)])
         return float((guesses == labels).float().mean())
 
 
@@ -139,36 +126,21 @@ def build(bits: int | None):
     return actnn.QModule(model)
 
 
-def tell(**message: Any) -> None:
-    """Send a message to the parent."""
-    print(json.dumps(message), flush=True)
+def measure_times(settings: Settings) -> dict[str, Any]:
+    """Train all contestants, an epoch each in turns; return their accuracy and the median seconds of an epoch."""
+    trainings = {name: Training(settings, name) for name in settings.contestants}
+    epochs = {name: training.epoch for name, training in trainings.items()}
+    times = harness.interleaved(epochs, settings.epochs, warm_up=0)
+    return {
+        name: {"accuracy": training.accuracy(), "seconds": harness.summary(times[name])["seconds"]}
+        for name, training in trainings.items()
+    }
 
 
-def wait_for_turn() -> None:
-    """Pass the turn to the parent until it comes back; end where the parent has ended."""
-    tell(turn="over")
-    if not sys.stdin.readline():
-        sys.exit(1)
-
-
-def measure_time(run: Run) -> Outcome:
-    """Train for all epochs."""
-    training = Training(run)
-    seconds = []
-    for _ in range(run.epochs):
-        wait_for_turn()
-        begin = time.perf_counter()
-        for images, labels in training.batches():
-            training.step(images, labels)
-        seconds.append(time.perf_counter() - begin)
-    return Outcome(accuracy=training.accuracy(), seconds=statistics.median(seconds))
-
-
-def measure_memory(run: Run) -> Outcome:
+def measure_memory(settings: Settings, name: str) -> dict[str, Any]:
     """Take a few steps on one batch; the first ones, which allocate what stays, are not counted."""
-    training = Training(run)
+    training = Training(settings, name)
     images, labels = next(training.batches())
-    wait_for_turn()
 
     def steps(count: int) -> None:
         for _ in range(count):
@@ -176,42 +148,38 @@ def measure_memory(run: Run) -> Outcome:
 
     steps(WARM_UP_STEPS)
     peak = peak_growth(lambda: steps(MEMORY_STEPS))
-    return Outcome(peak=peak, kept=kept_for_backward(training.model, images))
+    return {"peak": peak, "kept": kept_bytes(lambda: training.model(images))}
 
 
-def kept_for_backward(model, images) -> int:
-    """Return the bytes that autograd keeps after a forward, parameters left out.
-
-    Memory that several layers keep, such as a ReLU's output that is the next convolution's input, counts once.
-    """
-    from torch.autograd.graph import saved_tensors_hooks
-
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept = {}
-
-    def note(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(note, lambda tensor: tensor):
-        output = model(images)  # holds what is kept, so that no address is used twice
-    del output
-    return sum(kept.values())
-
-
-def main(settings: str) -> int:
-    """Carry out the run that ``settings`` describes."""
-    run = Run(**json.loads(settings))
+def peak_growth(work: Callable[[], None]) -> int | None:
+    """Return by how many bytes this process grows at most during some work, None where the system does not tell."""
     try:
-        outcome = measure_memory(run) if run.memory else measure_time(run)
+        reset_peak()
+    except OSError:
+        return None
+    before = resident("VmRSS")
+    work()
+    return resident("VmHWM") - before
+
+
+def tell(**message: Any) -> None:
+    """Send a message to the parent."""
+    print(json.dumps(message), flush=True)
+
+
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {"times": measure_times, "memory": measure_memory}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Carry out one measurement."""
+    measurement, settings, *contestant = argv
+    try:
+        tell(result=MEASUREMENTS[measurement](Settings(**json.loads(settings)), *contestant))
     except ActnnError as error:
         tell(error=str(error))
         return 1
-    tell(outcome=asdict(outcome))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

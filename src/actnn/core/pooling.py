@@ -9,8 +9,8 @@ def pooled_size(size: int, kernel: int, stride: int, padding: int, dilation: int
     """Return the number of windows along one axis, as the frameworks count them."""
     if not 0 <= padding <= kernel // 2 or min(kernel, stride, dilation) < 1:
         raise ShapeError(
-            f"a pooling window of {kernel} with stride {stride}, dilation {dilation} and padding {padding} does not exist: "
-            "expected a padding of at most half the window."
+            f"a pooling window of {kernel} with stride {stride}, dilation {dilation} and padding {padding} does not "
+            "exist: expected a padding of at most half the window."
         )
     room = size + 2 * padding - dilation * (kernel - 1) - 1
     windows = (-(-room // stride) if ceil_mode else room // stride) + 1

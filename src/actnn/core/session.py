@@ -63,7 +63,9 @@ class Session:
     def check_open(self) -> None:
         """Raise SessionError once the session was closed."""
         if self.closed:
-            raise SessionError("this model's actnn session was closed. Convert the model again with actnn.QModule(model).")
+            raise SessionError(
+                "this model's actnn session was closed. Convert the model again with actnn.QModule(model)."
+            )
 
     def key(self, site: Site) -> Key:
         """Return the key of a site's next code."""

@@ -85,7 +85,6 @@ class Backend(Protocol):
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         """Return the int32 values of an index code, of shape (samples, elements)."""
 
-
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
         """Write the maxima to ``out``; return the index code of their positions within their windows.
 

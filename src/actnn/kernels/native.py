@@ -16,6 +16,7 @@ ABI_VERSION = 1
 SIMD = ("scalar", "avx2")
 DTYPES = {name: number for number, name in enumerate(FLOATS)}
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
+PARAMETERS = ("slope", "offset", "mean", "inverse", "threshold")
 AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 
 
@@ -42,7 +43,7 @@ class CChannels(ctypes.Structure):
 class CNormalization(ctypes.Structure):
     """``actnn_normalization`` of actnn.h."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("slope", "offset", "mean", "inverse", "threshold"))
+    _fields_ = tuple((name, ctypes.c_void_p) for name in PARAMETERS)
 
 
 class CPool(ctypes.Structure):
@@ -72,10 +73,8 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_max_threads": (),
     "actnn_encode": (_LAYOUT, *_CALL, _KEY, _POINTER, _INT32, _POINTER),
     "actnn_decode": (_LAYOUT, *_CALL, _POINTER, _INT32, _POINTER, _INT32),
-    "actnn_encode_mask": (_INT64, _INT64, _INT32, _INT32, _POINTER, _INT32, _POINTER),
-    "actnn_apply_mask": (
-        (_LAYOUT, _INT64, _INT64, _INT32, _INT32, _POINTER, _FLOAT, _FLOAT) + (_POINTER, _POINTER, _INT32)
-    ),
+    "actnn_encode_mask": (_INT64, _INT64, *_CALL, _POINTER, _INT32, _POINTER),
+    "actnn_apply_mask": (_LAYOUT, _INT64, _INT64, *_CALL, _POINTER, _FLOAT, _FLOAT, _POINTER, _POINTER, _INT32),
     "actnn_encode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
     "actnn_decode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
     "actnn_decode_affine": (_LAYOUT, _CHANNELS, *_CALL, _POINTER, _INT32, *(_POINTER,) * 3, _INT32),
@@ -226,7 +225,7 @@ class Native:
         key: Key,
     ) -> Array:
         buffer = arrays.empty((layout.nbytes,), "uint8", values)
-        parameters = [arrays.pointer(getattr(normalization, name)) for name, _ in CNormalization._fields_]
+        parameters = [arrays.pointer(getattr(normalization, name)) for name in PARAMETERS]
         self._call(
             "actnn_normalize",
             c_layout(layout),
@@ -249,9 +248,7 @@ class Native:
         workspace = arrays.empty((self._library.actnn_gradient_workspace(*shape),), "float32", grad)
         sums = tuple(arrays.empty((channels.count,), "float32", grad) for _ in range(2))
         operands = self._gradient(arrays, grad, code, rectified)
-        self._call(
-            "actnn_gradient_sums", *shape, *operands, arrays.pointer(workspace), *map(arrays.pointer, sums)
-        )
+        self._call("actnn_gradient_sums", *shape, *operands, arrays.pointer(workspace), *map(arrays.pointer, sums))
         return sums
 
     def gradient(

@@ -89,12 +89,10 @@ class Reference:
 
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
         padded = surrounded(arrays, values, pool, float("-inf"))
-        best = position = None
+        best = padded[next(windows(pool))]
+        position = 0 * arrays.cast(best > best, "int64")
         for index, window in enumerate(windows(pool)):
             value = padded[window]
-            if best is None:
-                best, position = value, 0 * arrays.cast(value > value, "int64")
-                continue
             better = (value > best) | (value != value)
             best, position = arrays.where(better, value, best), arrays.where(better, index + 0 * position, position)
         shape = (pool.samples, pool.elements[1])
@@ -257,9 +255,7 @@ def above_zero(arrays: Arrays, x: Array) -> Array:
     return 1 - arrays.cast(below, "int64")
 
 
-def quantize(
-    arrays: Arrays, x: Array, side: Array, layout: Layout, bits: int, noise: Array
-) -> tuple[Array, Array]:
+def quantize(arrays: Arrays, x: Array, side: Array, layout: Layout, bits: int, noise: Array) -> tuple[Array, Array]:
     """Return the stored scales (S, G, scales) as bfloat16 bits, and the words (S, G, E)."""
     negative = layout.family.negative[bits]
     positive = 2**bits - negative

@@ -113,6 +113,10 @@ class QModule(nn.Module):
         # without it, a model that has no length would have no truth value either
         return True
 
+    def __repr__(self) -> str:
+        # a model that is a single layer has no children to show
+        return super().__repr__() if self._modules else f"QModule({self._model!r})"
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._model)})
 

@@ -4,7 +4,7 @@ NOTE [Tags]
 1. A tag is an attribute of the tensor object. It goes with the object, and views, copies and results have none.
 2. It holds the tensor's version: after an in-place change by anybody else the tag is not used.
 3. It holds the step in which it was made: a tensor that outlives the step is coded anew, so that no noise freezes.
-4. Only results of a recorded operation carry a code; a batch or a parameter, which the user may hold for ever, does not.
+4. Only results of a recorded operation carry a code; a batch or a parameter, which users hold for long, does not.
 5. Whatever a tag says, a reader may ignore it and make a code of its own.
 """
 

@@ -36,8 +36,8 @@ class Backward:
 class Call:
     """One call of a BatchNorm layer: its constants, and what its forward leaves for the layer.
 
-    ``readers`` will tell who read the code. ``shared`` is a code of the input that another layer made, ``processes`` the
-    group that shares the statistics. ``saved`` and ``kept`` hold tensors and must not outlive the forward pass.
+    ``readers`` will tell who read the code. ``shared`` is a code of the input that another layer made, ``processes``
+    the group that shares the statistics. ``saved`` and ``kept`` hold tensors and must not outlive the forward pass.
     """
 
     site: Site
@@ -70,9 +70,7 @@ class Call:
         layout = session.layout(self.site, *order.rows, family)
         normalization, inverse = rules.prepare(ARRAYS, statistics, self.epsilon, gamma, beta, family)
         y = order.unfilled(x)
-        code = backend.normalize(
-            ARRAYS, flat, order.flat(y), channels, normalization, layout, session.key(self.site)
-        )
+        code = backend.normalize(ARRAYS, flat, order.flat(y), channels, normalization, layout, session.key(self.site))
         threshold = None if family.affine else normalization.threshold
         self.backward = Backward(*state, layout, statistics.count)
         self.saved = (code, weight, inverse, threshold)

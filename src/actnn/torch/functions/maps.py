@@ -48,7 +48,13 @@ class ConvolutionFunction(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site, convolution: Convolution
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        kept: Kept | None,
+        site: Site,
+        convolution: Convolution,
     ) -> Tensor:
         ctx.site, ctx.convolution, ctx.order = site, convolution, Order.of(x)
         save(ctx, weight, kept)
@@ -61,15 +67,16 @@ class ConvolutionFunction(Function):
         weight, *saved = ctx.saved_tensors
         weight = weight.to(grad.dtype)
         grad_x = grad_weight = grad_bias = None
-        if need_x:
-            # the gradient of the input needs no activation: it comes before anything is decoded
-            grad_x = ctx.convolution.backward(grad, ctx.order.unfilled(grad), weight, (True, False, False))[0]
         if need_weight:
+            # before the gradient of the input: the decoded activation and that gradient are never there together
             x = ctx.reading.value(ctx.site, saved, grad.dtype)
-            wanted = (False, True, need_bias)
-            _, grad_weight, grad_bias = ctx.convolution.backward(grad, x, weight, wanted)
+            _, grad_weight, grad_bias = ctx.convolution.backward(grad, x, weight, (False, True, need_bias))
+            del x
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
+        if need_x:
+            # needs only the shape of the activation
+            grad_x = ctx.convolution.backward(grad, ctx.order.unfilled(grad), weight, (True, False, False))[0]
         return grad_x, grad_weight, grad_bias, None, None, None
 
 
@@ -77,9 +84,7 @@ class LinearFunction(Function):
     """``F.linear`` that keeps a code of its input."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site) -> Tensor:
         ctx.site = site
         save(ctx, weight, kept)
         return F.linear(x, weight, bias)

@@ -60,12 +60,13 @@ class CompressedBatchNorm(Compressed):
         """Raise a typed error unless ``x`` is what this layer takes."""
         if x.shape[1] != self.num_features:
             raise ShapeError(
-                f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {self.num_features} channels."
+                f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: "
+                f"expected {self.num_features} channels."
             )
         if processes is None and x.numel() == x.shape[1]:
             raise ShapeError(
-                f"{self.site.name!r} was given one value a channel (shape {tuple(x.shape)}), whose variance means nothing: "
-                "train it with larger batches, or put it into eval()."
+                f"{self.site.name!r} was given one value a channel (shape {tuple(x.shape)}), whose variance means "
+                "nothing: train it with larger batches, or put it into eval()."
             )
 
     def shared_code(self, x: Tensor) -> Kept | None:

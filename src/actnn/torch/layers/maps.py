@@ -37,7 +37,11 @@ class CompressedConvolution(Compressed):
         )
         batch = x if x.dim() == rank + 2 else x.unsqueeze(0)
         kept = self.keep(batch, self.weight.requires_grad)
-        with torch.backends.cudnn.flags(benchmark=self.site.session.policy.cudnn_benchmark) if x.is_cuda else nullcontext():
+        with (
+            torch.backends.cudnn.flags(benchmark=self.site.session.policy.cudnn_benchmark)
+            if x.is_cuda
+            else nullcontext()
+        ):
             y = ConvolutionFunction.apply(batch, self.weight, self.bias, kept, self.site, convolution)
         return y if batch is x else y.squeeze(0)
 
@@ -46,8 +50,8 @@ class CompressedConvolution(Compressed):
         check_floating(x, self.site.name)
         if x.dim() not in (rank + 1, rank + 2) or x.shape[-rank - 1] != self.in_channels:
             raise ShapeError(
-                f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {self.in_channels} channels "
-                f"and {rank} further axes, with or without a batch axis."
+                f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {self.in_channels} "
+                f"channels and {rank} further axes, with or without a batch axis."
             )
 
 

@@ -72,7 +72,12 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
         if not self.records(x):
             return super().forward(x)
         sizes = (self.kernel_size, self.stride, self.padding)
-        geometry = (*(each_axis(size, 2) for size in sizes), self.ceil_mode, self.count_include_pad, self.divisor_override)
+        geometry = (
+            *(each_axis(size, 2) for size in sizes),
+            self.ceil_mode,
+            self.count_include_pad,
+            self.divisor_override,
+        )
         self.site.keeps(0, tags.exact_bytes(x, self.site.session))
         return AveragePoolFunction.apply(x, self.site, super().forward, geometry)
 

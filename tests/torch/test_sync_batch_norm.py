@@ -1,0 +1,108 @@
+"""QSyncBatchNorm in two real processes equals BatchNorm on the joined batch; also a model under DDP."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch_layers import close, compressed, same, step
+from two_processes import BATCHES, joined_batch, layers, norm, part, train
+
+import actnn
+
+each = pytest.mark.parametrize("batches", BATCHES)
+layer = pytest.mark.parametrize("layer", ["alone", "followed"])
+ranks = pytest.mark.parametrize("rank", [0, 1])
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What both processes computed."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    folder = tmp_path_factory.mktemp("processes")
+    torch.multiprocessing.spawn(train, (str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+def expected(layer: str, batches: str) -> dict[str, torch.Tensor]:
+    """Return what the plain BatchNorm gives on the joined batch."""
+    model = norm() if layer == "alone" else nn.Sequential(norm(), nn.ReLU())
+    whole, gradient = joined_batch(batches)
+    for _ in range(2):
+        found = step(model, whole, gradient)
+    named = {**found.gradients, **found.buffers}
+    return {"output": found.output, **{name.rpartition(".")[2]: value for name, value in named.items()}}
+
+
+@each
+@layer
+@ranks
+def test_the_output_is_that_of_the_joined_batch(results, batches, layer, rank):
+    close(results[rank][layer, batches]["output"], part(expected(layer, batches)["output"], batches, rank), 1e-5)
+
+
+@each
+@layer
+@ranks
+@pytest.mark.parametrize("statistic", ["running_mean", "running_var", "num_batches_tracked"])
+def test_running_statistics_are_those_of_the_joined_batch(results, batches, layer, rank, statistic):
+    close(results[rank][layer, batches][statistic], expected(layer, batches)[statistic], 1e-5)
+
+
+@each
+@layer
+@ranks
+def test_the_gradient_of_the_input_is_that_of_the_joined_batch(results, batches, layer, rank):
+    close(results[rank][layer, batches]["input"], part(expected(layer, batches)["input"], batches, rank), 0.01)
+
+
+@each
+@layer
+@pytest.mark.parametrize("parameter", ["weight", "bias"])
+def test_the_gradients_of_the_processes_add_up_to_that_of_the_joined_batch(results, batches, layer, parameter):
+    total = sum(result[layer, batches][parameter] for result in results)
+    close(total, expected(layer, batches)[parameter], 0.01)
+
+
+@each
+@layer
+@ranks
+def test_a_code_is_kept_and_not_the_input(results, batches, layer, rank):
+    numbers = part(joined_batch(batches)[0], batches, rank).numel()
+    assert results[rank][layer, batches]["kept"] < 1.2 * numbers
+
+
+def test_evaluation_needs_no_other_process(results):
+    plain = layers()["alone"].eval()
+    same(results[0]["evaluation"], plain(joined_batch("equal")[0]).detach())
+
+
+def test_processes_under_ddp_agree_on_the_gradient(results):
+    same(results[0]["distributed"]["gradient"], results[1]["distributed"]["gradient"])
+
+
+def test_a_model_under_ddp_has_the_keys_of_the_plain_one(results):
+    assert "0.weight" in results[0]["distributed"]["keys"]
+
+
+def test_processes_draw_different_noise(results):
+    assert not torch.equal(results[0]["distributed"]["local noise"], results[1]["distributed"]["local noise"])
+
+
+@layer
+def test_one_process_alone_works_as_a_plain_batch_norm(layer):
+    model = compressed(layers()[layer])
+    whole, gradient = joined_batch("equal")
+    for _ in range(2):
+        found = step(model, whole, gradient)
+    wanted = expected(layer, "equal")
+    close(found.output, wanted["output"], 1e-5)
+    close(found.gradients["input"], wanted["input"], 0.01)
+
+
+def test_a_layer_made_by_hand_works_without_processes():
+    actnn.set_optimization_level("L2")
+    made = actnn.QSyncBatchNorm(6)
+    found = step(made, joined_batch("equal")[0])
+    assert torch.isfinite(found.gradients["weight"]).all()
