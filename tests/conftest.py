@@ -16,6 +16,11 @@ settings.register_profile("actnn", deadline=None, derandomize=True, max_examples
 settings.load_profile("actnn")
 
 
+def pytest_configure(config):
+    """Silence what torch itself says once about a padding that some cases ask for on purpose."""
+    config.addinivalue_line("filterwarnings", "ignore:Using padding='same' with even kernel:UserWarning")
+
+
 @pytest.fixture(autouse=True)
 def settings_are_reset():
     """Give every test the default settings, and undo what it sets."""

@@ -58,8 +58,8 @@ struct ChannelKernels {
 
     // `length` is unbounded; pivot is subtracted from every value before it is summed
     void (*add_moments)(const float *values, int64_t length, float pivot, Moments &moments);
-    // columns `start` to `length - 1`; `ahead` bytes after these rows lie those that come next
-    void (*add_rows)(const float *const *rows, int count, int64_t ahead, int start, int length, ColumnMoments &moments);
+    // columns `start` to `length - 1`
+    void (*add_rows)(const float *const *rows, int count, int start, int length, ColumnMoments &moments);
 };
 
 extern const ChannelKernels scalar_channels;

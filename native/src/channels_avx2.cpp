@@ -248,9 +248,9 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
     chains[0].store(moments, 0);
 }
 
-// Two vectors of columns at a time: their sums are independent.
-template <int VECTORS>
-void add_columns(const float *const *rows, int count, int64_t ahead, int i, ColumnMoments &moments) {
+// ROWS is `count` where that is known: one load instruction a row is what the prefetcher follows.
+template <int VECTORS, int ROWS>
+void add_columns(const float *const *rows, int count, int i, ColumnMoments &moments) {
     __m256 pivot[VECTORS];
     VectorMoments columns[VECTORS];
     for (int k = 0; k < VECTORS; ++k) {
@@ -259,11 +259,9 @@ void add_columns(const float *const *rows, int count, int64_t ahead, int i, Colu
         // rows are added up by themselves first: fewer roundings touch the larger sums
         columns[k].sum = columns[k].square = _mm256_setzero_ps();
     }
-    for (int row = 0; row < count; ++row) {
-        const float *const values = rows[row] + i;
-        // an address past the array is no harm to a prefetch
-        _mm_prefetch(reinterpret_cast<const char *>(reinterpret_cast<uintptr_t>(values) + ahead), _MM_HINT_T0);
-        for (int k = 0; k < VECTORS; ++k) columns[k].add(_mm256_loadu_ps(values + k * LANES), pivot[k]);
+#pragma GCC unroll 8
+    for (int row = 0; row < (ROWS ? ROWS : count); ++row) {
+        for (int k = 0; k < VECTORS; ++k) columns[k].add(_mm256_loadu_ps(rows[row] + i + k * LANES), pivot[k]);
     }
     for (int k = 0; k < VECTORS; ++k) {
         const VectorMoments before = VectorMoments::load(moments, i + k * LANES);
@@ -273,11 +271,12 @@ void add_columns(const float *const *rows, int count, int64_t ahead, int i, Colu
     }
 }
 
-void add_rows(const float *const *rows, int count, int64_t ahead, int start, int length, ColumnMoments &moments) {
+void add_rows(const float *const *rows, int count, int start, int length, ColumnMoments &moments) {
+    const auto two = count == 8 ? add_columns<2, 8> : add_columns<2, 0>;
     int i = start;
-    for (; i + 2 * LANES <= length; i += 2 * LANES) add_columns<2>(rows, count, ahead, i, moments);
-    for (; i + LANES <= length; i += LANES) add_columns<1>(rows, count, ahead, i, moments);
-    if (i < length) scalar_channels.add_rows(rows, count, ahead, i, length, moments);
+    for (; i + 2 * LANES <= length; i += 2 * LANES) two(rows, count, i, moments);
+    for (; i + LANES <= length; i += LANES) add_columns<1, 0>(rows, count, i, moments);
+    if (i < length) scalar_channels.add_rows(rows, count, i, length, moments);
 }
 
 } // namespace

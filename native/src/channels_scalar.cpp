@@ -85,7 +85,7 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
     }
 }
 
-void add_rows(const float *const *rows, int count, int64_t, int start, int length, ColumnMoments &moments) {
+void add_rows(const float *const *rows, int count, int start, int length, ColumnMoments &moments) {
     for (int i = start; i < length; ++i) {
         float sum = 0, square = 0;
         for (int row = 0; row < count; ++row) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from layer_cases import Case
 from torch import Tensor, nn
 
 import actnn
-
-warnings.filterwarnings("ignore", "Using padding='same' with even kernel lengths", UserWarning)
 
 
 @dataclass

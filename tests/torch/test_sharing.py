@@ -415,3 +415,19 @@ def test_the_bias_that_batch_norm_hands_down_is_small():
         errors.append(((mean - exact).norm() / exact.norm()).item())
     assert errors[0] < 0.1
     assert errors[1] < 0.5 * errors[0] + 0.02
+
+
+@pytest.mark.parametrize("slope", [0.1, 0.0, -0.2])
+@pytest.mark.parametrize("after_norm", [True, False])
+def test_a_leaky_relu_with_readers_is_unbiased(slope, after_norm):
+    torch.manual_seed(12)
+    norm = [nn.BatchNorm2d(8)] if after_norm else []
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), *norm, nn.LeakyReLU(slope), nn.Conv2d(8, 4, 1), nn.Flatten())
+    x = batch()
+    check_gradients(model, lambda model: model(x).square().mean(), repeats=200)
+
+
+def test_a_leaky_relu_shares_the_code_of_its_output():
+    model = compressed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.LeakyReLU(0.1), nn.Conv2d(8, 4, 1)))
+    model(batch()).sum().backward()
+    assert {row.layer: row for row in model.report().rows}["1"].readers == ("2",)

@@ -32,6 +32,7 @@ COMMANDS = {
     "doctor": Command("actnn.cli.doctor:main", "say what was found: frameworks, kernels, processor, versions"),
     "demo": Command("actnn.cli.demo:main", "train a small ResNet exactly and compressed, and compare the two"),
     "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
+    "bench variance": Command("actnn.bench.variance:main", "measure the noise that codes add to a gradient"),
     "bench tables": Command("actnn.bench.tables:main", "write committed records as tables into a Markdown file"),
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
 }

@@ -52,12 +52,19 @@ class Site:
         return self.session.policy.bits_of(self.group)
 
     def family(self) -> Family:
-        """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them.
+        """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them."""
+        return TWO_SIDED if self.expected.sides and self.shares(TWO_SIDED) else AFFINE
 
-        The sides take about one bit; at the largest width there is none to spare.
+    def codes_output(self, family: Family) -> bool:
+        """Tell whether an activation codes its output for the layers that read it, rather than its mask alone."""
+        return self.expected.values and self.shares(family)
+
+    def shares(self, family: Family) -> bool:
+        """Tell whether a code of this family may serve several readers.
+
+        The sides of a two-sided code take about one bit; at the largest width there is none to spare.
         """
-        signed = self.session.policy.share_codes and self.expected.sides and self.bits < MAX_BITS
-        return TWO_SIDED if signed else AFFINE
+        return self.session.policy.share_codes and not (family is TWO_SIDED and self.bits == MAX_BITS)
 
     def next_call(self) -> int:
         """Number the codes of this site, so that each has a key of its own."""

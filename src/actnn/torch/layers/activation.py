@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.core.format import ZERO_EXACT
+from actnn.core.format import TWO_SIDED, ZERO_EXACT, Family
 from actnn.core.site import Readers
 from actnn.torch import tags
 from actnn.torch.functions.activation import ActivationFunction, Call, DropoutFunction
@@ -17,7 +18,9 @@ from actnn.torch.tensors import check_floating, nbytes
 
 
 class CompressedActivation(Compressed):
-    """A piecewise linear activation."""
+    """A piecewise linear activation; ``family`` is that of a code of its output from which its mask can be read."""
+
+    family: ClassVar[Family | None] = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activation of ``x``; its mask comes from the code of ``x`` where that tells signs."""
@@ -44,6 +47,14 @@ class CompressedActivation(Compressed):
         """Return what this layer computes, and how its mask is kept."""
         raise NotImplementedError
 
+    def code(self, y: Tensor) -> Kept:
+        """Return a code of the output that also tells its sign, where it has readers; else of its mask."""
+        if self.family is not None and self.site.codes_output(self.family):
+            kept = encode(y, self.site, self.family, batched=y.dim() > 1)
+            if kept is not None:
+                return kept
+        return encode_mask(y, self.site)
+
     def shared(self, x: Tensor, call: Call, tag: tags.Tag) -> Tensor:
         """Return the activation, its mask read from the code that the tag holds."""
         return ActivationFunction.apply(x, call)
@@ -55,19 +66,11 @@ class CompressedActivation(Compressed):
 class QReLU(CompressedActivation, nn.ReLU):
     """``nn.ReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
 
-    plain = nn.ReLU
+    plain, family = nn.ReLU, ZERO_EXACT
 
     def call(self, x: Tensor) -> Call:
         """Return max(x, 0)."""
         return Call(self.site, partial(F.relu, inplace=self.inplace), 0.0, self.inplace, self.code)
-
-    def code(self, y: Tensor) -> Kept:
-        """Return a code of the output where that has readers, else of its mask."""
-        if self.site.session.policy.share_codes and self.site.expected.values:
-            kept = encode(y, self.site, ZERO_EXACT, batched=y.dim() > 1)
-            if kept is not None:
-                return kept
-        return encode_mask(y, self.site)
 
     def shared(self, x: Tensor, call: Call, tag: tags.Tag) -> Tensor:
         """Return max(x, 0); where it overwrites a BatchNorm's output, one backward serves both layers."""
@@ -91,21 +94,20 @@ class QReLU6(CompressedActivation, nn.ReLU6):
         inside = x.detach().clamp(0, 6)
         # something positive exactly where 0 < x < 6
         kept = encode_mask(inside * (6 - inside), self.site)
-        return Call(self.site, partial(F.relu6, inplace=self.inplace), 0.0, self.inplace, encode_mask, kept)
+        return Call(self.site, partial(F.relu6, inplace=self.inplace), 0.0, self.inplace, self.code, kept)
 
 
 class QLeakyReLU(CompressedActivation, nn.LeakyReLU):
-    """``nn.LeakyReLU`` that keeps one bit an element, or reads it from the code of its input."""
+    """``nn.LeakyReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
 
-    plain = nn.LeakyReLU
+    plain, family = nn.LeakyReLU, TWO_SIDED
 
     def call(self, x: Tensor) -> Call:
         """Return x, or a fraction of it below zero."""
         function = partial(F.leaky_relu, negative_slope=self.negative_slope, inplace=self.inplace)
         # with a negative slope the output does not tell the sign of the input
         kept = encode_mask(x, self.site) if self.negative_slope < 0 else None
-        code = partial(encode_mask, site=self.site)
-        return Call(self.site, function, self.negative_slope, self.inplace, code, kept)
+        return Call(self.site, function, self.negative_slope, self.inplace, self.code, kept)
 
 
 class QDropout(Compressed, nn.Dropout):
