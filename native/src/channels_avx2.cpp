@@ -259,7 +259,7 @@ void add_columns(const float *const *rows, int count, int i, ColumnMoments &mome
         // rows are added up by themselves first: fewer roundings touch the larger sums
         columns[k].sum = columns[k].square = _mm256_setzero_ps();
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int row = 0; row < (ROWS ? ROWS : count); ++row) {
         for (int k = 0; k < VECTORS; ++k) columns[k].add(_mm256_loadu_ps(rows[row] + i + k * LANES), pivot[k]);
     }
@@ -272,9 +272,10 @@ void add_columns(const float *const *rows, int count, int i, ColumnMoments &mome
 }
 
 void add_rows(const float *const *rows, int count, int start, int length, ColumnMoments &moments) {
-    const auto two = count == 8 ? add_columns<2, 8> : add_columns<2, 0>;
     int i = start;
-    for (; i + 2 * LANES <= length; i += 2 * LANES) two(rows, count, i, moments);
+    if (count == 16) {
+        for (; i + 2 * LANES <= length; i += 2 * LANES) add_columns<2, 16>(rows, count, i, moments);
+    }
     for (; i + LANES <= length; i += LANES) add_columns<1, 0>(rows, count, i, moments);
     if (i < length) scalar_channels.add_rows(rows, count, i, length, moments);
 }

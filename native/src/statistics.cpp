@@ -225,7 +225,7 @@ void choose_pivots(const float *const *rows, int count, int length, int channels
 
 // Add the rows of a tile; they are of one length, but for the last of all.
 void add_tile(const Activation &x, const Tiles &tiles, int64_t tile, ColumnMoments &moments) {
-    constexpr int AT_ONCE = 8; // the moments of a column stay in registers for so many
+    constexpr int AT_ONCE = 16; // the moments of a column stay in registers for so many
     alignas(64) float buffers[AT_ONCE][GROUP];
     const float *rows[AT_ONCE];
     const int64_t block = tiles.block(tile), past = tiles.end(block);

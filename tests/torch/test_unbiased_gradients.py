@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from layer_cases import KINDS, NORMS, Case
+from torch import nn
 from torch_layers import compressed, images, input_of, many_gradients, plain_layer, small_network, step
 from z_tests import check_unbiased
 
@@ -105,3 +106,15 @@ def test_the_noise_of_a_gradient_is_proportional_to_the_step():
     deviations = [many_gradients(compressed(layer, bits), x, 60)["weight"].std(0).mean() for bits in (2, 4)]
     # 3 steps against 15
     assert float(deviations[0] / deviations[1]) == pytest.approx(5, rel=0.2)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1e-6, -1e-6, 0.0, -1.0])
+@pytest.mark.parametrize("beta", [0.5, -0.5])
+def test_a_tiny_gamma_before_a_relu_makes_no_more_noise_than_any_other(gamma: float, beta: float):
+    norm = nn.BatchNorm2d(6)
+    nn.init.constant_(norm.weight, gamma)
+    nn.init.constant_(norm.bias, beta)
+    x = torch.randn(8, 6, 13, 11)
+    found = many_gradients(compressed(nn.Sequential(norm, nn.ReLU()), 4), x, 30)["0.weight"]
+    # a step of at most 8 deviations over 11 levels, a twelfth of its square a variance, times gradients of variance 1
+    assert float(found.std(0).max()) < 8 / 11 / 12**0.5 * (x.numel() / 6) ** 0.5 * 1.5

@@ -161,7 +161,8 @@ def measure_times(arguments: Namespace) -> None:
 
 def measure_memory(arguments: Namespace) -> None:
     """Print what one contestant keeps, by how much its forward grows, and the peak of a whole step."""
-    forward, finish = training(arguments, contestant(arguments, arguments.contestant))
+    model = contestant(arguments, arguments.contestant)
+    forward, finish = training(arguments, model)
     for _ in range(2):
         finish(forward())
     before = resident("VmRSS")
@@ -173,19 +174,21 @@ def measure_memory(arguments: Namespace) -> None:
     reset_peak()
     finish(forward())
     peak = resident("VmHWM") - before
-    print(json.dumps({"kept_bytes": kept_bytes(forward), "forward_bytes": growth, "peak_bytes": peak}))
+    print(json.dumps({"kept_bytes": kept_bytes(model, forward), "forward_bytes": growth, "peak_bytes": peak}))
 
 
-def kept_bytes(forward: Callable[[], Any]) -> int:
-    """Return the bytes that autograd keeps after a forward, each block of memory once, parameters left out."""
+def kept_bytes(model: nn.Module, forward: Callable[[], Any]) -> int:
+    """Return the bytes that autograd keeps after a forward, each block of memory once, the model's own left out."""
     import torch
     from torch.autograd.graph import saved_tensors_hooks
 
     blocks: dict[int, int] = {}
+    # by address: a linear layer saves a view of its weight
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, torch.nn.Parameter):
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
             blocks[storage.data_ptr()] = storage.nbytes()
         return tensor
 

@@ -90,7 +90,7 @@ def measure(
     exact: Tensor,
     settings: dict[str, Any],
 ) -> dict[str, float]:
-    """Return variance and bias of one scheme's gradient, relative to the exact one, and how many times less it keeps."""
+    """Return variance and bias of one scheme's gradient, relative to the exact one, and the saving."""
     import torch
 
     import actnn

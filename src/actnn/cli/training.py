@@ -148,7 +148,7 @@ def measure_memory(settings: Settings, name: str) -> dict[str, Any]:
 
     steps(WARM_UP_STEPS)
     peak = peak_growth(lambda: steps(MEMORY_STEPS))
-    return {"peak": peak, "kept": kept_bytes(lambda: training.model(images))}
+    return {"peak": peak, "kept": kept_bytes(training.model, lambda: training.model(images))}
 
 
 def peak_growth(work: Callable[[], None]) -> int | None:
