@@ -48,11 +48,12 @@ ACTNN_API int32_t actnn_best_simd(void);
 /* Threads that OpenMP would use by itself; 1 in a build without it. */
 ACTNN_API int32_t actnn_max_threads(void);
 
-/* Split codes: values -> buffer (key, scales, planes) and back. */
+/* Split codes: values -> buffer (key, scales, planes) and back. Decoding yields the samples first to
+ * first + count - 1, and writes nothing else. */
 ACTNN_API int32_t actnn_encode(const actnn_layout *layout, int32_t simd, int32_t threads, const uint32_t key[4],
                                const void *values, int32_t dtype, uint8_t *buffer);
-ACTNN_API int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, const uint8_t *buffer,
-                               int32_t part, void *values, int32_t dtype);
+ACTNN_API int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, int64_t first,
+                               int64_t count, const uint8_t *buffer, int32_t part, void *values, int32_t dtype);
 
 /* Masks: one plane of `not (x <= 0)`. */
 ACTNN_API int32_t actnn_encode_mask(int64_t samples, int64_t elements, int32_t simd, int32_t threads,
@@ -90,8 +91,9 @@ typedef struct {
 
 /* As actnn_decode, returning v * scale[c] + shift[c] (two operations); only codes of a BatchNorm are read so. */
 ACTNN_API int32_t actnn_decode_affine(const actnn_layout *layout, const actnn_channels *channels, int32_t simd,
-                                      int32_t threads, const uint8_t *buffer, int32_t part, const float *scale,
-                                      const float *shift, void *values, int32_t dtype);
+                                      int32_t threads, int64_t first, int64_t count, const uint8_t *buffer,
+                                      int32_t part, const float *scale, const float *shift, void *values,
+                                      int32_t dtype);
 
 /* Floats of workspace that actnn_channel_statistics needs. */
 ACTNN_API int64_t actnn_statistics_workspace(int64_t samples, int64_t elements, const actnn_channels *channels);

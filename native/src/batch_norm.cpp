@@ -37,7 +37,8 @@ actnn_status read_call(const actnn_layout *layout, const actnn_channels *channel
 class GradientReader {
   public:
     GradientReader(const Call &call, const uint8_t *buffer, bool rectified, const void *grad, int32_t dtype)
-        : call_(call), buffer_(buffer), key_(read_key(buffer)), rectified_(rectified), input_(*call.groups, grad, dtype) {}
+        : call_(call), buffer_(buffer), key_(read_key(buffer)), rectified_(rectified),
+          input_(*call.groups, grad, dtype) {}
 
     struct Elements {
         const float *grad;
@@ -198,23 +199,25 @@ void add_rows(const float *partial, int64_t rows, int64_t channels, float *sum_g
 using namespace actnn;
 
 int32_t actnn_decode_affine(const actnn_layout *layout, const actnn_channels *channels, int32_t simd, int32_t threads,
-                            const uint8_t *buffer, int32_t part, const float *scale, const float *shift, void *values,
-                            int32_t dtype) {
+                            int64_t first, int64_t count, const uint8_t *buffer, int32_t part, const float *scale,
+                            const float *shift, void *values, int32_t dtype) {
     Call call;
     if (part != ACTNN_WHOLE && part != ACTNN_POSITIVE) return ACTNN_BAD_ARGUMENT;
     const actnn_status status = read_call(layout, channels, simd, threads, dtype, buffer, call);
     if (status != ACTNN_OK) return status;
     const Planes &planes = call.split.planes;
+    if (!has_samples(planes, first, count)) return ACTNN_BAD_ARGUMENT;
     if (planes.count() == 0) return ACTNN_OK;
     if (scale == nullptr || shift == nullptr || values == nullptr) return ACTNN_BAD_ARGUMENT;
 
-    const Output output(*call.groups, values, dtype, planes.count() * bytes_of(dtype) >= STREAMED_BYTES);
+    const Output output(*call.groups, values, dtype, count * planes.elements * bytes_of(dtype) >= STREAMED_BYTES);
     const Key key = read_key(buffer);
-    share_groups(planes.groups(), threads, [&](int64_t begin, int64_t end) {
+    const int64_t groups = groups_of(planes.elements);
+    share_groups(count * groups, threads, [&](int64_t begin, int64_t end) {
         Spreader<2> parameters(call.channels, {scale, shift});
         alignas(64) float values_of_group[GROUP];
-        visit_groups(planes, begin, end, [&](const Group &group) {
-            output.write(group.first, group.length, values_of_group, [&](float *x) {
+        visit_groups(planes, first * groups + begin, first * groups + end, [&](const Group &group) {
+            output.write(group.first - first * planes.elements, group.length, values_of_group, [&](float *x) {
                 call.groups->decode(call.split.words(group.bits), group_key(key, group.index), part,
                                     buffer + call.split.scales_of(group.index), buffer + group.planes, group.length, x);
                 call.kernels->scale(x, parameters.of(call.within_sample(group), group.length), group.length, x);
@@ -251,8 +254,9 @@ int32_t actnn_normalize(const actnn_layout *layout, const actnn_channels *channe
             const Spread<5> spread = parameters.of(call.within_sample(group), group.length);
             const float *const x = input.read(group.first, group.length, values_of_group);
             output.write(group.first, group.length, out_of_group, [&](float *y) {
-                call.kernels->normalize(call.split.words(group.bits), group_key(key, group.index), x, spread, group.length,
-                                        y, buffer + call.split.scales_of(group.index), buffer + group.planes);
+                call.kernels->normalize(call.split.words(group.bits), group_key(key, group.index), x, spread,
+                                        group.length, y, buffer + call.split.scales_of(group.index),
+                                        buffer + group.planes);
             });
         });
         output.finish();

@@ -7,9 +7,9 @@
 
 namespace actnn {
 
-// Per-channel arrays as the elements of a group see them. Either one float an element (`inner` 0), or one float a
-// channel: the first `left` elements take that of `channel`, the next `inner` those of the next, around from the last to
-// the first.
+// Per-channel arrays as the elements of a group see them: either one float an element (`inner` 0), or one float a
+// channel, where the first `left` elements take that of `channel`, the next `inner` that of the channel after it, and
+// the first channel follows the last.
 template <int COUNT> struct Spread {
     const float *arrays[COUNT];
     int64_t channel;
@@ -43,8 +43,8 @@ struct ColumnMoments {
 
 // Products and sums that make coded bytes are single float32 operations, never fused. `length` is 1 to 256.
 struct ChannelKernels {
-    // y = x * slope + offset, which may be x, and the code of v = (x - mean) * inverse - threshold. Its side is that of y;
-    // a v on the wrong side of zero becomes 0 * v.
+    // y = x * slope + offset, which may be x, and the code of v = (x - mean) * inverse - threshold. Its side is that of
+    // y; a v on the wrong side of zero becomes 0 * v.
     void (*normalize)(const Words &words, GroupKey key, const float *x, const Spread<5> &parameters, int length,
                       float *y, uint8_t *scales, uint8_t *planes);
     // out = values * scale + shift, also in place

@@ -230,7 +230,8 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
     const VectorMoments before = VectorMoments::load(moments, 0);
     VectorMoments chains[CHAINS];
     // values are added up by themselves first: fewer roundings touch the larger sums
-    for (VectorMoments &chain : chains) chain = {_mm256_setzero_ps(), _mm256_setzero_ps(), before.lowest, before.highest};
+    const __m256 zero = _mm256_setzero_ps();
+    for (VectorMoments &chain : chains) chain = {zero, zero, before.lowest, before.highest};
     int64_t i = 0;
     for (; i + CHAINS * LANES <= length; i += CHAINS * LANES) {
         for (int k = 0; k < CHAINS; ++k) chains[k].add(_mm256_loadu_ps(values + i + k * LANES), centre);
@@ -248,7 +249,7 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
     chains[0].store(moments, 0);
 }
 
-// ROWS is `count` where that is known: one load instruction a row is what the prefetcher follows.
+// Add rows to VECTORS vectors of columns; ROWS is `count` where that is known, else 0.
 template <int VECTORS, int ROWS>
 void add_columns(const float *const *rows, int count, int i, ColumnMoments &moments) {
     __m256 pivot[VECTORS];
@@ -259,7 +260,7 @@ void add_columns(const float *const *rows, int count, int i, ColumnMoments &mome
         // rows are added up by themselves first: fewer roundings touch the larger sums
         columns[k].sum = columns[k].square = _mm256_setzero_ps();
     }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (int row = 0; row < (ROWS ? ROWS : count); ++row) {
         for (int k = 0; k < VECTORS; ++k) columns[k].add(_mm256_loadu_ps(rows[row] + i + k * LANES), pivot[k]);
     }
@@ -273,8 +274,8 @@ void add_columns(const float *const *rows, int count, int i, ColumnMoments &mome
 
 void add_rows(const float *const *rows, int count, int start, int length, ColumnMoments &moments) {
     int i = start;
-    if (count == 16) {
-        for (; i + 2 * LANES <= length; i += 2 * LANES) add_columns<2, 16>(rows, count, i, moments);
+    if (count == 8) {
+        for (; i + 2 * LANES <= length; i += 2 * LANES) add_columns<2, 8>(rows, count, i, moments);
     }
     for (; i + LANES <= length; i += LANES) add_columns<1, 0>(rows, count, i, moments);
     if (i < length) scalar_channels.add_rows(rows, count, i, length, moments);

@@ -45,21 +45,23 @@ int32_t actnn_encode(const actnn_layout *layout, int32_t simd, int32_t threads, 
     return ACTNN_OK;
 }
 
-int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, const uint8_t *buffer, int32_t part,
-                     void *values, int32_t dtype) {
+int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, int64_t first, int64_t count,
+                     const uint8_t *buffer, int32_t part, void *values, int32_t dtype) {
     SplitLayout split;
     if (part != ACTNN_WHOLE && part != ACTNN_POSITIVE) return ACTNN_BAD_ARGUMENT;
     const actnn_status status = check(layout, simd, threads, values, dtype, buffer, split);
     if (status != ACTNN_OK) return status;
 
+    if (!has_samples(split.planes, first, count)) return ACTNN_BAD_ARGUMENT;
     const GroupKernels &kernels = *kernels_of(simd);
+    const int64_t skipped = first * groups_of(split.planes.elements);
     // not streamed: decoding is bound by arithmetic, and was slower with streaming stores
     const Output output(kernels, values, dtype, false);
     const Key key = read_key(buffer);
-    share_groups(split.planes.groups(), threads, [&](int64_t begin, int64_t end) {
+    share_groups(count * groups_of(split.planes.elements), threads, [&](int64_t begin, int64_t end) {
         alignas(64) float values_of_group[GROUP];
-        visit_groups(split.planes, begin, end, [&](const Group &group) {
-            output.write(group.first, group.length, values_of_group, [&](float *x) {
+        visit_groups(split.planes, skipped + begin, skipped + end, [&](const Group &group) {
+            output.write(group.first - first * split.planes.elements, group.length, values_of_group, [&](float *x) {
                 kernels.decode(split.words(group.bits), group_key(key, group.index), part,
                                buffer + split.scales_of(group.index), buffer + group.planes, group.length, x);
             });

@@ -38,6 +38,11 @@ struct Planes {
     }
 };
 
+// Whether the samples first to first + count - 1 are there.
+inline bool has_samples(const Planes &planes, int64_t first, int64_t count) {
+    return first >= 0 && count >= 0 && first <= planes.samples && count <= planes.samples - first;
+}
+
 struct Group {
     int64_t index; // over all samples
     int64_t first; // element

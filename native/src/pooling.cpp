@@ -70,7 +70,8 @@ struct Axis {
         const int64_t begin = start(place);
         const int64_t first = begin < 0 ? (-begin + dilation - 1) / dilation : 0;
         const int64_t past = begin < input ? (input - begin + dilation - 1) / dilation : 0;
-        return {begin, static_cast<int>(std::min<int64_t>(first, kernel)), static_cast<int>(std::min<int64_t>(past, kernel))};
+        return {begin, static_cast<int>(std::min<int64_t>(first, kernel)),
+                static_cast<int>(std::min<int64_t>(past, kernel))};
     }
 
     // Every window holds a cell of the input, as the frameworks guarantee.
@@ -180,7 +181,8 @@ struct Columns {
 };
 
 // Pool the channels of one place. `sample` points to the sample's values.
-template <class Number> void pool_channels(const Pool &pool, const uint8_t *sample, const Stretch &part, Maxima &maxima) {
+template <class Number>
+void pool_channels(const Pool &pool, const uint8_t *sample, const Stretch &part, Maxima &maxima) {
     constexpr int64_t BYTES = sizeof(typename Number::Stored);
     const Cells rows = pool.height.cells(part.row), columns = pool.width.cells(part.column);
     std::fill_n(maxima.position + part.start, part.length, rows.first * pool.width.kernel + columns.first);
@@ -205,14 +207,16 @@ template <class Number> void pool_row(const Pool &pool, const uint8_t *sample, c
         maxima.position[part.start + column - part.column] += width.cells(column).first;
     }
     for (int r = rows.first; r < rows.past; ++r) {
-        const int64_t line = part.channel * pool.input() + (rows.start + int64_t{r} * pool.height.dilation) * width.input;
+        const int64_t row = rows.start + int64_t{r} * pool.height.dilation;
+        const int64_t line = part.channel * pool.input() + row * width.input;
         for (int c = 0; c < width.kernel; ++c) {
             const Columns within(width, c);
             const int64_t first = std::max(part.column, within.first);
             const int64_t count = std::min(past, within.past) - first;
             const int64_t cell = line + width.start(first) + int64_t{c} * width.dilation;
-            take<Number>(maxima, sample + cell * BYTES, width.stride, part.start + static_cast<int>(first - part.column),
-                         static_cast<int>(count), r * width.kernel + c);
+            const int start = part.start + static_cast<int>(first - part.column);
+            take<Number>(maxima, sample + cell * BYTES, width.stride, start, static_cast<int>(count),
+                         r * width.kernel + c);
         }
     }
 }
@@ -268,7 +272,8 @@ template <class Number> void clear(const Pool &pool, const Channels &task, uint8
     constexpr int64_t BYTES = sizeof(typename Number::Stored);
     uint8_t *const sample = grad_values + task.sample * pool.channels * pool.input() * BYTES;
     if (!pool.channels_last || task.count() == pool.channels) {
-        std::memset(sample + task.begin * pool.input() * BYTES, 0, static_cast<size_t>(task.count() * pool.input() * BYTES));
+        const int64_t bytes = pool.input() * BYTES;
+        std::memset(sample + task.begin * bytes, 0, static_cast<size_t>(task.count() * bytes));
         return;
     }
     for (int64_t i = 0; i < pool.input(); ++i) {
@@ -323,7 +328,8 @@ int32_t actnn_max_pool(const actnn_pool *pool_given, int32_t threads, const void
     with_number(dtype, [&](auto number) {
         using Number = decltype(number);
         share_groups(pool.planes.groups(), threads, [&](int64_t begin, int64_t end) {
-            pool_groups<Number>(pool, begin, end, static_cast<const uint8_t *>(values), static_cast<uint8_t *>(out), planes);
+            pool_groups<Number>(pool, begin, end, static_cast<const uint8_t *>(values), static_cast<uint8_t *>(out),
+                                planes);
         });
     });
     return ACTNN_OK;
@@ -338,10 +344,12 @@ int32_t actnn_max_pool_backward(const actnn_pool *pool_given, int32_t threads, c
     const bool empty = pool.planes.count() == 0;
     if (grad_values == nullptr || (!empty && (planes == nullptr || grad == nullptr))) return ACTNN_BAD_ARGUMENT;
 
-    // Each cell is summed by one task in the order of the output, however the channels are cut. Tasks that share a group
-    // unpack it twice, so they are large; channels_last cuts no sample unless there are more threads than samples.
-    const int64_t wanted = pool.channels_last ? pool.channels * pool.samples / threads : 16 * GROUP / (pool.output() + 1);
-    const int64_t block = std::clamp<int64_t>(wanted, std::min<int64_t>(pool.channels_last ? 16 : 1, pool.channels), pool.channels);
+    // Each cell is summed by one task in the order of the output, however the channels are cut. Tasks that share a
+    // group unpack it twice, so they are large; channels_last cuts no sample unless there are more threads than samples.
+    const int64_t least = std::min<int64_t>(pool.channels_last ? 16 : 1, pool.channels);
+    const int64_t wanted =
+        pool.channels_last ? pool.channels * pool.samples / threads : 16 * GROUP / (pool.output() + 1);
+    const int64_t block = std::clamp<int64_t>(wanted, least, pool.channels);
     const int64_t blocks = (pool.channels + block - 1) / block;
     with_number(dtype, [&](auto number) {
         using Number = decltype(number);

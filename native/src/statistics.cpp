@@ -1,7 +1,7 @@
 // Mean, variance, minimum and maximum of each channel of an activation.
 //
-// Values are summed about a pivot near their mean, in float32 over short stretches and in double beyond, so the variance
-// does not suffer from a mean far from zero. Stretches and their order depend on the shape alone.
+// Values are summed about a pivot near their mean, in float32 over short stretches and in double beyond, so the
+// variance does not suffer from a mean far from zero. Stretches and their order depend on the shape alone.
 
 #include <bit>
 #include <cmath>
@@ -43,8 +43,8 @@ Statistics about_pivot(int64_t values, float pivot, double sum, double square, f
     return {count, pivot + shift, std::max(0.0, square - sum * shift), lowest, highest};
 }
 
-// A pivot of few digits: 16-bit values less such a number are exact, where the error of their differences from any other
-// would be the same for many of them and add up.
+// A pivot of few digits: 16-bit values less such a number are exact, where the error of their differences from any
+// other would be the same for many of them and add up.
 float pivot_near(float mean) { return std::bit_cast<float>(std::bit_cast<uint32_t>(mean) & 0xfffff000u); }
 
 struct Activation {
@@ -60,12 +60,13 @@ struct Activation {
     int64_t rows() const { return samples * (elements / channels.channels) / channels.inner; }
     int64_t row_length() const { return channels.channels * channels.inner; }
 
-    // Ask for values that will be read soon; those past the end are no harm.
+    // Ask the second-level cache for values that will be read soon; those past the end are no harm. The first level is
+    // full of the rows before them.
     void prefetch(int64_t first, int length) const {
         constexpr int LINE = 64;
         const uintptr_t place = reinterpret_cast<uintptr_t>(values) + static_cast<uintptr_t>(first * bytes_of(dtype));
         for (int i = 0; i < length * bytes_of(dtype); i += LINE) {
-            __builtin_prefetch(reinterpret_cast<const void *>(place + static_cast<uintptr_t>(i)));
+            __builtin_prefetch(reinterpret_cast<const void *>(place + static_cast<uintptr_t>(i)), 0, 2);
         }
     }
 };
@@ -122,7 +123,8 @@ class Collector {
             const int64_t count = std::min(length - start, part_);
             if (count_ + count > MOST) flush();
             if (count_ == 0) begin(first + start, count);
-            x_.kernels.add_moments(x_.input.read(first + start, static_cast<int>(count), buffer_), count, pivot_, moments_);
+            const float *const values = x_.input.read(first + start, static_cast<int>(count), buffer_);
+            x_.kernels.add_moments(values, count, pivot_, moments_);
             count_ += count;
             start += count;
         }
@@ -225,7 +227,7 @@ void choose_pivots(const float *const *rows, int count, int length, int channels
 
 // Add the rows of a tile; they are of one length, but for the last of all.
 void add_tile(const Activation &x, const Tiles &tiles, int64_t tile, ColumnMoments &moments) {
-    constexpr int AT_ONCE = 16; // the moments of a column stay in registers for so many
+    constexpr int AT_ONCE = 8; // the moments of a column stay in registers for so many
     alignas(64) float buffers[AT_ONCE][GROUP];
     const float *rows[AT_ONCE];
     const int64_t block = tiles.block(tile), past = tiles.end(block);
@@ -283,7 +285,8 @@ void join_blocks(const Activation &x, const Tiles &tiles, const float *workspace
     Statistics whole;
     for (int64_t block = 0; block < tiles.blocks(); ++block) {
         const float *const place = workspace + 4 * channels * block + channel;
-        whole.join({static_cast<double>(tiles.rows_of(block)), place[0], place[channels], place[2 * channels], place[3 * channels]});
+        whole.join({static_cast<double>(tiles.rows_of(block)), place[0], place[channels], place[2 * channels],
+                    place[3 * channels]});
     }
     results.write(x, channel, whole);
 }

@@ -118,7 +118,7 @@ inline Guarded encoded(const actnn_layout &layout, int simd, int threads, Guarde
 
 inline Guarded decoded(const actnn_layout &layout, int simd, int threads, Guarded &buffer, int part, int dtype) {
     Guarded values(static_cast<size_t>(layout.samples * layout.elements * bytes_of(dtype)));
-    CHECK(actnn_decode(&layout, simd, threads, buffer.data(), part, values.data(), dtype) == ACTNN_OK);
+    CHECK(actnn_decode(&layout, simd, threads, 0, layout.samples, buffer.data(), part, values.data(), dtype) == ACTNN_OK);
     CHECK(values.intact());
     return values;
 }

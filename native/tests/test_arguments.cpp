@@ -25,7 +25,8 @@ template <class Change> void expect(int status, Change change) {
         CHECK(actnn_encode(&call.layout, call.simd, call.threads, KEY, values.data(), call.dtype, buffer.data()) ==
               status);
     }
-    CHECK(actnn_decode(&call.layout, call.simd, call.threads, buffer.data(), call.part, values.data(), call.dtype) ==
+    CHECK(actnn_decode(&call.layout, call.simd, call.threads, 0, call.layout.samples, buffer.data(), call.part,
+                       values.data(), call.dtype) ==
           status);
     if (status != ACTNN_OK) CHECK(values == values_before && buffer == buffer_before);
 }
@@ -79,9 +80,9 @@ TEST("null pointers are bad arguments, except where there is nothing to read or 
     CHECK(actnn_encode(&layout, 0, 1, KEY, nullptr, 0, buffer) == ACTNN_BAD_ARGUMENT);
     CHECK(actnn_encode(&layout, 0, 1, KEY, values, 0, nullptr) == ACTNN_BAD_ARGUMENT);
     CHECK(actnn_encode(&empty, 0, 1, KEY, nullptr, 0, buffer) == ACTNN_OK);
-    CHECK(actnn_decode(&layout, 0, 1, nullptr, 0, values, 0) == ACTNN_BAD_ARGUMENT);
-    CHECK(actnn_decode(&layout, 0, 1, buffer, 0, nullptr, 0) == ACTNN_BAD_ARGUMENT);
-    CHECK(actnn_decode(&empty, 0, 1, buffer, 0, nullptr, 0) == ACTNN_OK);
+    CHECK(actnn_decode(&layout, 0, 1, 0, 1, nullptr, 0, values, 0) == ACTNN_BAD_ARGUMENT);
+    CHECK(actnn_decode(&layout, 0, 1, 0, 1, buffer, 0, nullptr, 0) == ACTNN_BAD_ARGUMENT);
+    CHECK(actnn_decode(&empty, 0, 1, 0, 0, buffer, 0, nullptr, 0) == ACTNN_OK);
     CHECK(actnn_encode_mask(1, 8, 0, 1, nullptr, 0, buffer) == ACTNN_BAD_ARGUMENT);
     CHECK(actnn_encode_mask(1, 8, 0, 1, values, 0, nullptr) == ACTNN_BAD_ARGUMENT);
     CHECK(actnn_encode_mask(1, 0, 0, 1, nullptr, 0, nullptr) == ACTNN_OK);

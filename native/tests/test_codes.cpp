@@ -75,10 +75,30 @@ TEST("no array needs alignment") {
             std::memcpy(odd_array.data() + 1, array.data(), array.size());
             CHECK(actnn_encode(&layout, simd, 2, KEY, odd_array.data() + 1, dtype, odd_buffer.data() + 1) == ACTNN_OK);
             CHECK(std::memcmp(odd_buffer.data() + 1, buffer.data(), buffer.size()) == 0);
-            CHECK(actnn_decode(&layout, simd, 2, odd_buffer.data() + 1, ACTNN_WHOLE, odd_out.data() + 1, dtype) ==
-                  ACTNN_OK);
+            CHECK(actnn_decode(&layout, simd, 2, 0, layout.samples, odd_buffer.data() + 1, ACTNN_WHOLE,
+                               odd_out.data() + 1, dtype) == ACTNN_OK);
             CHECK(std::memcmp(odd_out.data() + 1, whole.data(), whole.size()) == 0);
         }
+    }
+}
+
+TEST("any run of samples decodes to what it is in the whole") {
+    const auto values = floats(Kind::NORMAL, 5 * 700);
+    for (const Family family : FAMILIES) {
+        const actnn_layout layout = layout_of(family, 5, 700, 3, ACTNN_DITHER);
+        Guarded array = array_of(values, ACTNN_FLOAT32);
+        Guarded buffer = encoded(layout, ACTNN_SCALAR, 1, array, ACTNN_FLOAT32);
+        Guarded whole = decoded(layout, ACTNN_SCALAR, 1, buffer, ACTNN_WHOLE, ACTNN_FLOAT32);
+        for (int64_t first = 0; first <= 5; ++first) {
+            for (int64_t count = 0; count <= 5 - first; ++count) {
+                Guarded part(static_cast<size_t>(count * 700) * sizeof(float));
+                CHECK(actnn_decode(&layout, actnn_best_simd(), 2, first, count, buffer.data(), ACTNN_WHOLE,
+                                   part.data(), ACTNN_FLOAT32) == ACTNN_OK);
+                CHECK(std::memcmp(part.data(), whole.data() + first * 700 * 4, part.size()) == 0);
+            }
+        }
+        CHECK(actnn_decode(&layout, 0, 1, 3, 3, buffer.data(), 0, whole.data(), 0) == ACTNN_BAD_ARGUMENT);
+        CHECK(actnn_decode(&layout, 0, 1, -1, 1, buffer.data(), 0, whole.data(), 0) == ACTNN_BAD_ARGUMENT);
     }
 }
 

@@ -65,8 +65,10 @@ Expected expected_of(const actnn_pool &pool, const std::vector<float> &x) {
                     const size_t at = place(pool, pool.output, n, c, i, j);
                     bool first = true;
                     for (int32_t k = 0; k < pool.kernel[0] * pool.kernel[1]; ++k) {
-                        const int64_t row = i * pool.stride[0] - pool.padding[0] + k / pool.kernel[1] * pool.dilation[0];
-                        const int64_t column = j * pool.stride[1] - pool.padding[1] + k % pool.kernel[1] * pool.dilation[1];
+                        const int64_t top = i * pool.stride[0] - pool.padding[0];
+                        const int64_t left = j * pool.stride[1] - pool.padding[1];
+                        const int64_t row = top + k / pool.kernel[1] * pool.dilation[0];
+                        const int64_t column = left + k % pool.kernel[1] * pool.dilation[1];
                         if (row < 0 || row >= pool.input[0] || column < 0 || column >= pool.input[1]) continue;
                         const size_t source = place(pool, pool.input, n, c, row, column);
                         if (!first && !(x[source] > result.maxima[at]) && x[source] == x[source]) continue;
@@ -145,7 +147,8 @@ TEST("the gradient of max pooling goes to the maxima, summed in the order of the
             }
             for (const int threads : {1, 2, 5}) {
                 Guarded found(sums.size());
-                CHECK(actnn_max_pool_backward(&pool, threads, planes.data(), grad.data(), dtype, found.data()) == ACTNN_OK);
+                CHECK(actnn_max_pool_backward(&pool, threads, planes.data(), grad.data(), dtype, found.data()) ==
+                      ACTNN_OK);
                 CHECK(found == sums);
             }
         }

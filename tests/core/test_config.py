@@ -43,7 +43,6 @@ REFUSED = {
     "simulate": True,
     "swap": True,
     "empty_cache_threshold": 0.2,
-    "pipeline_threshold": 3 * 1024**3,
 }
 
 BAD_BITS = [0, 9, [0], [9], [-1], [1.5], ["x"], "x", [], [True], None, [2, None], 4, [float("nan")], [float("inf")]]

@@ -306,6 +306,15 @@ def test_two_models_may_share_an_activation():
         close(mine.weight.grad, plain.weight.grad, 0.01)
 
 
+def test_a_model_does_not_read_the_coarser_code_of_another():
+    torch.manual_seed(5)
+    trunk, head = nn.Sequential(nn.Linear(150, 150), nn.ReLU()), nn.Linear(150, 5)
+    x, coarse, fine = torch.randn(8, 150), compressed(trunk, 1), compressed(head, 8)
+    fine(coarse(x)).square().sum().backward()
+    head(trunk(x)).square().sum().backward()
+    close(fine.weight.grad, head.weight.grad, 0.01)
+
+
 def test_a_generator_and_a_discriminator_train_in_turns():
     torch.manual_seed(6)
     generator = nn.Sequential(nn.Linear(40, 150), nn.BatchNorm1d(150), nn.ReLU(True), nn.Linear(150, 150))

@@ -431,3 +431,26 @@ def test_a_leaky_relu_shares_the_code_of_its_output():
     model = compressed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.LeakyReLU(0.1), nn.Conv2d(8, 4, 1)))
     model(batch()).sum().backward()
     assert {row.layer: row for row in model.report().rows}["1"].readers == ("2",)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_a_backward_in_pieces_gives_the_same_gradient(form):
+    torch.manual_seed(13)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 3), nn.Flatten(1, 2),
+        nn.Linear(10, 3),
+    )  # fmt: skip
+    x = batch().contiguous(memory_format=form).requires_grad_()
+    found = []
+    for threshold in (None, 4000):
+        x.grad = None
+        noisy = compressed(model, pipeline_threshold=threshold)
+        found.append((gradient(noisy, lambda model: model(x).square().sum()), x.grad))
+    for whole, pieces in zip(*found, strict=True):
+        torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 1.5, True, "1GB"])
+def test_a_threshold_that_is_no_number_of_bytes_is_refused(threshold):
+    with pytest.raises(actnn.ConfigError, match="pipeline_threshold"):
+        actnn.config.pipeline_threshold = threshold

@@ -24,6 +24,7 @@ class Policy:
     compress_batch_norm: bool
     rounding: Rounding
     share_codes: bool
+    pipeline_threshold: int | None
     cudnn_benchmark: bool
     log_memory: bool
     log_speed: bool
@@ -74,6 +75,11 @@ def _rounding(value: Any) -> str | None:
     return None if isinstance(value, str) and value in ROUNDINGS else f"expected one of {sorted(ROUNDINGS)}"
 
 
+def _threshold(value: Any) -> str | None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return None if value is None or whole else "expected a number of bytes, or None for no limit"
+
+
 _ADAPTIVE = "widths decided while training are not part of this version"
 
 KNOBS: Mapping[str, Knob] = {
@@ -93,7 +99,7 @@ KNOBS: Mapping[str, Knob] = {
     "enable_quantized_bn": Knob(True, _boolean),
     "swap": Knob(False, _only(False, "swapping is not part of this version")),
     "empty_cache_threshold": Knob(None, _only(None, "trimming caches is not part of this version")),
-    "pipeline_threshold": Knob(None, _only(None, "a backward in chunks is not part of this version")),
+    "pipeline_threshold": Knob(None, _threshold),
     "cudnn_benchmark_conv2d": Knob(True, _boolean),
     "debug_memory_model": Knob(False, _boolean),
     "debug_speed": Knob(False, _boolean),
@@ -168,6 +174,7 @@ class Config:
             compress_batch_norm=values["enable_quantized_bn"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
             share_codes=values["share_codes"],
+            pipeline_threshold=values["pipeline_threshold"],
             cudnn_benchmark=values["cudnn_benchmark_conv2d"],
             log_memory=values["debug_memory_model"],
             log_speed=values["debug_speed"],

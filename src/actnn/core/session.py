@@ -85,12 +85,28 @@ class Session:
         return Code(buffer, layout)
 
     def decode(
-        self, arrays: Arrays, site: Site, code: Code, dtype: str, part: Part, affine: ChannelAffine | None
+        self,
+        arrays: Arrays,
+        site: Site,
+        code: Code,
+        dtype: str,
+        part: Part,
+        affine: ChannelAffine | None,
+        samples: range | None = None,
     ) -> Array:
-        """Return the values of a code, of shape (samples, elements)."""
+        """Return the values of a code, or of some of its samples, of shape (samples, elements)."""
         backend = kernels.select(arrays, code.buffer)
-        work = partial(backend.decode, arrays, code.buffer, code.layout, part, dtype, affine)
+        work = partial(backend.decode, arrays, code.buffer, code.layout, part, dtype, affine, samples)
         return self.timed(site, "decode", work)
+
+    def pieces(self, samples: int, nbytes: int) -> list[range]:
+        """Cut a batch whose decoded activations take ``nbytes`` into parts that stay below ``pipeline_threshold``."""
+        threshold = self.policy.pipeline_threshold
+        if threshold is None or nbytes <= threshold or samples < 2:
+            return [range(samples)]
+        parts = min(samples, -(-nbytes // threshold))
+        size = -(-samples // parts)
+        return [range(start, min(start + size, samples)) for start in range(0, samples, size)]
 
     def timed(self, site: Site, what: str, work: Callable[[], Result]) -> Result:
         """Do some work of a site; log how long it took where ``debug_speed`` asks for it."""

@@ -61,9 +61,16 @@ class Backend(Protocol):
         """Return the buffer of a split code."""
 
     def decode(
-        self, arrays: Arrays, buffer: Array, layout: Layout, part: Part, dtype: str, affine: ChannelAffine | None = None
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: Layout,
+        part: Part,
+        dtype: str,
+        affine: ChannelAffine | None = None,
+        samples: range | None = None,
     ) -> Array:
-        """Return what a split code stands for, of shape (samples, elements).
+        """Return what a split code, or some of its samples, stands for, of shape (samples, elements).
 
         With ``affine``, value v of channel c is returned as ``v * scale[c] + shift[c]``.
         """

@@ -72,12 +72,15 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_best_simd": (),
     "actnn_max_threads": (),
     "actnn_encode": (_LAYOUT, *_CALL, _KEY, _POINTER, _INT32, _POINTER),
-    "actnn_decode": (_LAYOUT, *_CALL, _POINTER, _INT32, _POINTER, _INT32),
+    "actnn_decode": (_LAYOUT, *_CALL, _INT64, _INT64, _POINTER, _INT32, _POINTER, _INT32),
     "actnn_encode_mask": (_INT64, _INT64, *_CALL, _POINTER, _INT32, _POINTER),
     "actnn_apply_mask": (_LAYOUT, _INT64, _INT64, *_CALL, _POINTER, _FLOAT, _FLOAT, _POINTER, _POINTER, _INT32),
     "actnn_encode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
     "actnn_decode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
-    "actnn_decode_affine": (_LAYOUT, _CHANNELS, *_CALL, _POINTER, _INT32, *(_POINTER,) * 3, _INT32),
+    "actnn_decode_affine": (
+        *(_LAYOUT, _CHANNELS, *_CALL, _INT64, _INT64),
+        *(_POINTER, _INT32, _POINTER, _POINTER, _POINTER, _INT32),
+    ),
     "actnn_statistics_workspace": (_INT64, _INT64, _CHANNELS),
     "actnn_channel_statistics": (_INT64, _INT64, _CHANNELS, *_CALL, _POINTER, _INT32, *(_POINTER,) * 5),
     "actnn_normalize": (_LAYOUT, _CHANNELS, _NORMALIZATION, *_CALL, _KEY, _POINTER, _POINTER, _INT32, _POINTER),
@@ -135,10 +138,18 @@ class Native:
         return buffer
 
     def decode(
-        self, arrays: Arrays, buffer: Array, layout: Layout, part: Part, dtype: str, affine: ChannelAffine | None = None
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: Layout,
+        part: Part,
+        dtype: str,
+        affine: ChannelAffine | None = None,
+        samples: range | None = None,
     ) -> Array:
-        values = arrays.empty((layout.samples, layout.elements), dtype, buffer)
-        call = self._simd, arrays.threads(), arrays.pointer(buffer), int(part)
+        first, count = (0, layout.samples) if samples is None else (samples.start, len(samples))
+        values = arrays.empty((count, layout.elements), dtype, buffer)
+        call = self._simd, arrays.threads(), first, count, arrays.pointer(buffer), int(part)
         result = arrays.pointer(values), dtype_code(arrays, values)
         if affine is None:
             self._call("actnn_decode", c_layout(layout), *call, *result)

@@ -53,7 +53,14 @@ class Reference:
         return arrays.cast(arrays.concatenate([key_bytes, scale_bytes, *planes], 0), "uint8")
 
     def decode(
-        self, arrays: Arrays, buffer: Array, layout: Layout, part: Part, dtype: str, affine: ChannelAffine | None = None
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: Layout,
+        part: Part,
+        dtype: str,
+        affine: ChannelAffine | None = None,
+        samples: range | None = None,
     ) -> Array:
         integers = arrays.cast(buffer, "int64")
         key = big_integers(integers[:KEY_BYTES], 4)
@@ -71,6 +78,8 @@ class Reference:
         if affine is not None:
             split = by_channel(values, affine.channels)
             values = (split * affine.scale[:, None] + affine.shift[:, None]).reshape(values.shape)
+        if samples is not None:
+            values = values[samples.start : samples.stop]
         return arrays.cast(values, dtype)
 
     def encode_mask(self, arrays: Arrays, values: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -104,6 +104,10 @@ class Order:
         """How the elements of a sample divide into channels (axis 1)."""
         inner = 1 if self.channels_last else math.prod(self.shape[2:])
         return Channels(self.shape[1], inner)
+
+    def of_samples(self, count: int) -> Order:
+        """Return the order of a part of the batch."""
+        return replace(self, shape=(count, *self.shape[1:])) if self.batched else self
 
     def flat(self, x: Tensor) -> Tensor:
         """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""

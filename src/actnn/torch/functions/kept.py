@@ -43,13 +43,13 @@ class Reading:
         """Whether the code's values are those of the activation, with nothing between."""
         return self.layout is not None and not self.normalized and self.part is Part.WHOLE
 
-    def value(self, site: Site, saved: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
-        """Return the activation."""
+    def value(self, site: Site, saved: tuple[Tensor, ...], dtype: torch.dtype, samples: range) -> Tensor:
+        """Return some samples of the activation."""
         if self.layout is None:
-            return saved[0].to(dtype)
+            return (saved[0][samples.start : samples.stop] if self.order.batched else saved[0]).to(dtype)
         affine = self._affine(*saved[1:]) if self.normalized else None
-        code = Code(saved[0], self.layout)
-        return self.order.shaped(site.session.decode(ARRAYS, site, code, NAMES[dtype], self.part, affine))
+        code, part = Code(saved[0], self.layout), self.order.of_samples(len(samples))
+        return part.shaped(site.session.decode(ARRAYS, site, code, NAMES[dtype], self.part, affine, samples))
 
     def masked(self, mask: Tensor, grad: Tensor, above: float, below: float) -> Tensor:
         """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
@@ -98,7 +98,7 @@ def encode(x: Tensor, site: Site, family: Family = AFFINE, batched: bool = True)
 def itself(x: Tensor, site: Site) -> Kept:
     """Return the activation as it is."""
     site.keeps(nbytes(x))
-    return Kept(Reading(Order.of(x)), (x.detach(),))
+    return Kept(Reading(Order.of(x, batched=x.dim() > 1)), (x.detach(),))
 
 
 def encode_mask(x: Tensor, site: Site) -> Kept:

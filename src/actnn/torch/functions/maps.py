@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,19 @@ class Convolution:
         bias_sizes = [weight.shape[1] * self.groups if self.transposed else weight.shape[0]]
         return torch.ops.aten.convolution_backward(grad, x, weight, bias_sizes, *fixed, wanted)
 
+    def input_gradient(self, grad: Tensor, order: Order, weight: Tensor, parts: list[range]) -> Tensor:
+        """Return the gradient of an input of which only the shape is known."""
+        wanted = (True, False, False)
+        if len(parts) == 1:
+            return self.backward(grad, order.unfilled(grad), weight, wanted)[0]
+        grad_x = order.unfilled(grad)
+        for samples in parts:
+            like = order.of_samples(len(samples)).unfilled(grad)
+            grad_x[samples.start : samples.stop] = self.backward(
+                grad[samples.start : samples.stop], like, weight, wanted
+            )[0]
+        return grad_x
+
 
 class ConvolutionFunction(Function):
     """A convolution that keeps a code of its input."""
@@ -69,15 +82,23 @@ class ConvolutionFunction(Function):
         grad_x = grad_weight = grad_bias = None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
-            x = ctx.reading.value(ctx.site, saved, grad.dtype)
-            _, grad_weight, grad_bias = ctx.convolution.backward(grad, x, weight, (False, True, need_bias))
-            del x
+            grad_weight, grad_bias = ConvolutionFunction.parameter_gradients(ctx, grad, saved, weight, need_bias)
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
         if need_x:
-            # needs only the shape of the activation
-            grad_x = ctx.convolution.backward(grad, ctx.order.unfilled(grad), weight, (True, False, False))[0]
+            grad_x = ctx.convolution.input_gradient(grad, ctx.order, weight, pieces(ctx.site, ctx.order, grad))
         return grad_x, grad_weight, grad_bias, None, None, None
+
+    @staticmethod
+    def parameter_gradients(
+        ctx: Any, grad: Tensor, saved: list[Tensor], weight: Tensor, need_bias: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients of weight and bias, summed over parts of the batch."""
+        grad_weight = grad_bias = None
+        for part, x in decoded(ctx, grad, saved):
+            _, of_weight, of_bias = ctx.convolution.backward(part, x, weight, (False, True, need_bias))
+            grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
+        return grad_weight, grad_bias
 
 
 class LinearFunction(Function):
@@ -94,16 +115,43 @@ class LinearFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         weight, *saved = ctx.saved_tensors
-        grad_x = grad @ weight.to(grad.dtype) if need_x else None
-        grad_weight = rows(grad).T @ rows(ctx.reading.value(ctx.site, saved, grad.dtype)) if need_weight else None
+        grad_weight = LinearFunction.weight_gradient(ctx, grad, saved) if need_weight else None
         grad_bias = rows(grad).sum(0) if need_bias else None
+        grad_x = grad @ weight.to(grad.dtype) if need_x else None
         return grad_x, grad_weight, grad_bias, None, None
+
+    @staticmethod
+    def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor | None:
+        """Return the gradient of the weight, summed over parts of the batch."""
+        grad_weight = None
+        for part, x in decoded(ctx, grad, saved):
+            grad_weight = added(grad_weight, rows(part).T @ rows(x))
+        return grad_weight
 
 
 def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
     """Save the weight, and of the input what is kept of it."""
     ctx.reading = None if kept is None else kept.reading
     ctx.save_for_backward(weight, *(() if kept is None else kept.tensors))
+
+
+def pieces(site: Site, order: Order, grad: Tensor) -> list[range]:
+    """Return the parts of the batch in which an activation of this order is worked on."""
+    samples, elements = order.rows
+    return site.session.pieces(samples, samples * elements * grad.element_size())
+
+
+def decoded(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the gradient of the output and the decoded input, part by part."""
+    order = ctx.reading.order
+    for samples in pieces(ctx.site, order, grad):
+        part = grad[samples.start : samples.stop] if order.batched else grad
+        yield part, ctx.reading.value(ctx.site, saved, grad.dtype, samples)
+
+
+def added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    """Return a sum of which the first term may be missing."""
+    return part if total is None else total.add_(part)
 
 
 def rows(x: Tensor) -> Tensor:
