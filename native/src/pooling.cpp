@@ -345,7 +345,7 @@ int32_t actnn_max_pool_backward(const actnn_pool *pool_given, int32_t threads, c
     if (grad_values == nullptr || (!empty && (planes == nullptr || grad == nullptr))) return ACTNN_BAD_ARGUMENT;
 
     // Each cell is summed by one task in the order of the output, however the channels are cut. Tasks that share a
-    // group unpack it twice, so they are large; channels_last cuts no sample unless there are more threads than samples.
+    // group unpack it twice, so they are large; channels_last cuts a sample only for lack of samples.
     const int64_t least = std::min<int64_t>(pool.channels_last ? 16 : 1, pool.channels);
     const int64_t wanted =
         pool.channels_last ? pool.channels * pool.samples / threads : 16 * GROUP / (pool.output() + 1);

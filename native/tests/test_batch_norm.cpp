@@ -209,8 +209,8 @@ TEST("decoding with a scale and a shift a channel applies them to what plain dec
             for (const int dtype : DTYPES) {
                 for (int simd = ACTNN_SCALAR; simd <= actnn_best_simd(); ++simd) {
                     Guarded found(shape.count() * static_cast<size_t>(bytes_of(dtype)));
-                    CHECK(actnn_decode_affine(&layout, &channels, simd, 2, 0, layout.samples, code.data(), part, scale.data(), shift.data(),
-                                              found.data(), dtype) == ACTNN_OK);
+                    CHECK(actnn_decode_affine(&layout, &channels, simd, 2, 0, layout.samples, code.data(), part,
+                                              scale.data(), shift.data(), found.data(), dtype) == ACTNN_OK);
                     CHECK(found == array_of(values, dtype));
                 }
             }

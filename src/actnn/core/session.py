@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from actnn import kernels
 from actnn.core.format import MAX_BITS, TWO_SIDED, Family, Layout, Part, derive_key, uniform_layout
 from actnn.core.policy import Policy
 from actnn.core.report import Report, Row
 from actnn.core.site import Site
+from actnn.core.tags import Tags
 from actnn.errors import ConfigError, SessionError
 from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
 
@@ -45,6 +46,7 @@ class Session:
         self.stream = stream
         self.sites: list[Site] = []
         self.left_exact: list[tuple[str, str, str]] = []
+        self.tags = Tags()
         self.closed = False
         self._step = 1
         self._backward_seen = False
@@ -130,6 +132,7 @@ class Session:
     def backward_begins(self) -> None:
         """Note that a backward runs: what is kept next belongs to another step."""
         self._backward_seen = True
+        self.tags.clear()
 
     def current_step(self) -> int:
         """Return the number of the step that is being recorded."""
@@ -137,6 +140,10 @@ class Session:
             self._backward_seen = False
             self._step += 1
         return self._step
+
+    def __getstate__(self) -> dict[str, Any]:
+        # tags belong to tensors of this process
+        return self.__dict__ | {"tags": Tags()}
 
     def report(self) -> Report:
         """Return what each layer kept in the last recorded step."""

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from actnn.core.format import TWO_SIDED, ZERO_EXACT, Family
 from actnn.core.site import Readers
+from actnn.core.tags import Tag
 from actnn.torch import tags
 from actnn.torch.functions.activation import ActivationFunction, Call, DropoutFunction
 from actnn.torch.functions.kept import Kept, encode, encode_mask
@@ -55,11 +56,11 @@ class CompressedActivation(Compressed):
                 return kept
         return encode_mask(y, self.site)
 
-    def shared(self, x: Tensor, call: Call, tag: tags.Tag) -> Tensor:
+    def shared(self, x: Tensor, call: Call, tag: Tag) -> Tensor:
         """Return the activation, its mask read from the code that the tag holds."""
         return ActivationFunction.apply(x, call)
 
-    def pass_on(self, y: Tensor, tag: tags.Tag) -> None:
+    def pass_on(self, y: Tensor, tag: Tag) -> None:
         """Let readers of ``y`` find the code of the input, where ``y`` can be read from it."""
 
 
@@ -72,14 +73,14 @@ class QReLU(CompressedActivation, nn.ReLU):
         """Return max(x, 0)."""
         return Call(self.site, partial(F.relu, inplace=self.inplace), 0.0, self.inplace, self.code)
 
-    def shared(self, x: Tensor, call: Call, tag: tags.Tag) -> Tensor:
+    def shared(self, x: Tensor, call: Call, tag: Tag) -> Tensor:
         """Return max(x, 0); where it overwrites a BatchNorm's output, one backward serves both layers."""
         watched = x.retains_grad or x._backward_hooks
         if self.inplace and tag.bypass is not None and not watched:
             return tag.bypass.rectify(x)
         return super().shared(x, call, tag)
 
-    def pass_on(self, y: Tensor, tag: tags.Tag) -> None:
+    def pass_on(self, y: Tensor, tag: Tag) -> None:
         """Let readers of ``y`` read the positive part of the input's code."""
         tags.put(y, tag.kept.rectified(), tag.owner, tag.readers)
 
