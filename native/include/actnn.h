@@ -70,9 +70,9 @@ ACTNN_API int32_t actnn_encode_index(int64_t samples, int64_t elements, int32_t 
 ACTNN_API int32_t actnn_decode_index(int64_t samples, int64_t elements, int32_t bits, int32_t threads,
                                      const uint8_t *planes, int32_t *values);
 
-/* memcpy and memset by the kernels' own threads, for the benchmark. */
-ACTNN_API int32_t actnn_copy(int64_t bytes, int32_t threads, const uint8_t *from, uint8_t *to);
-ACTNN_API int32_t actnn_clear(int64_t bytes, int32_t threads, uint8_t *to);
+/* memcpy and memset by the kernels' own threads, one call for each piece: yardsticks for the benchmark. */
+ACTNN_API int32_t actnn_copy(int64_t bytes, int64_t piece, int32_t threads, const uint8_t *from, uint8_t *to);
+ACTNN_API int32_t actnn_clear(int64_t bytes, int64_t piece, int32_t threads, uint8_t *to);
 
 /* Element e of a sample belongs to channel e / inner % channels: inner is H*W for NCHW and 1 for channels_last. */
 typedef struct {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, PoisonedArrays, assorted_values, layout_of
+from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, PoisonedArrays, assorted_values, layout_of, same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -15,16 +15,6 @@ from actnn.core.format import FAMILIES, Layout, Part, Rounding
 SHAPES = [(1, 1), (3, 7), (4, 256), (7, 300), (5, 520), (33, 1031)]
 FLOATS = ["float32", "float16"]
 PARTS = {"affine": [Part.WHOLE], "zero_exact": list(Part), "two_sided": list(Part)}
-
-
-def same_bits(x, y) -> None:
-    """Raise unless two arrays hold the same bits; every NaN counts as the same."""
-    assert x.dtype == y.dtype
-    assert x.shape == y.shape
-    unsigned = f"u{x.dtype.itemsize}"
-    differ = (x.view(unsigned) != y.view(unsigned)) & ~(np.isnan(x) & np.isnan(y))
-    where = np.argwhere(differ)
-    assert len(where) == 0, f"{len(where)} differ, first at {where[0]}: {x[tuple(where[0])]!r}, {y[tuple(where[0])]!r}"
 
 
 @pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
@@ -183,46 +173,3 @@ def test_an_index_has_the_bytes_of_the_reference(native, bits, shape):
     values = np.random.default_rng(bits).integers(0, 2**bits, shape, dtype=np.int32)
     assert np.array_equal(native.encode_index(lender, values, bits), REFERENCE.encode_index(NUMPY, values, bits))
     lender.check_guards()
-
-
-torch = pytest.importorskip("torch")
-
-
-@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
-@pytest.mark.parametrize(("family", "bits"), WIDTHS)
-def test_bfloat16_is_encoded_as_by_the_reference(native, family, bits, rounding):
-    from actnn.torch.tensors import ARRAYS
-
-    values = torch.from_numpy(assorted_values(7, 300)).bfloat16()
-    layout = layout_of(values, family, bits, rounding)
-    assert torch.equal(native.encode(ARRAYS, values, layout, KEY), REFERENCE.encode(ARRAYS, values, layout, KEY))
-
-
-@pytest.mark.parametrize(("family", "bits"), WIDTHS)
-def test_a_code_decodes_to_bfloat16_as_by_the_reference(native, family, bits):
-    from actnn.torch.tensors import ARRAYS
-
-    values = torch.from_numpy(assorted_values(7, 300))
-    layout = layout_of(values, family, bits)
-    buffer = REFERENCE.encode(ARRAYS, values, layout, KEY)
-    decoded = [each.decode(ARRAYS, buffer, layout, Part.WHOLE, "bfloat16") for each in (native, REFERENCE)]
-    same_bits(*(each.float().numpy() for each in decoded))
-
-
-def test_a_mask_is_applied_to_bfloat16_as_by_the_reference(native):
-    from actnn.torch.tensors import ARRAYS
-
-    values, grad = (torch.from_numpy(assorted_values(7, 300, seed)).bfloat16() for seed in (0, 1))
-    mask = native.encode_mask(ARRAYS, values)
-    applied = [each.apply_mask(ARRAYS, mask, None, grad, 1.0, 0.25) for each in (native, REFERENCE)]
-    same_bits(*(each.float().numpy() for each in applied))
-
-
-@pytest.mark.parametrize(("family", "bits"), WIDTHS)
-def test_the_reference_makes_the_same_bytes_by_numpy_and_by_torch(family, bits):
-    from actnn.torch.tensors import ARRAYS
-
-    values = assorted_values(7, 300)
-    layout = layout_of(values, family, bits)
-    ours = REFERENCE.encode(ARRAYS, torch.from_numpy(values), layout, KEY)
-    assert np.array_equal(ours.numpy(), REFERENCE.encode(NUMPY, values, layout, KEY))

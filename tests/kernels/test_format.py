@@ -231,6 +231,27 @@ def test_samples_may_have_widths_of_their_own(backend, family):
     assert (errors <= reach).all()
 
 
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+@pytest.mark.parametrize("samples", [range(0, 5), range(0, 2), range(2, 4), range(4, 5), range(3, 3)], ids=str)
+def test_some_samples_decode_as_in_the_whole(backend, family, bits, samples):
+    values = np.random.default_rng(6).standard_normal((5, 300), np.float32)
+    layout = layout_of(values, family, bits)
+    buffer = backend.encode(NUMPY, values, layout, KEY)
+    whole = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32")
+    some = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32", samples=samples)
+    assert np.array_equal(some, whole[samples.start : samples.stop])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_some_samples_of_widths_of_their_own_decode_as_in_the_whole(backend, family):
+    values = np.random.default_rng(6).standard_normal((5, 300), np.float32)
+    layout = layout_of(values, family, sample_bits=(8, 2, 2, 5, 3))
+    buffer = backend.encode(NUMPY, values, layout, KEY)
+    whole = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32")
+    some = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32", samples=range(1, 4))
+    assert np.array_equal(some, whole[1:4])
+
+
 def test_equal_widths_for_each_sample_give_the_bytes_of_one_width_for_all(backend):
     values = np.random.default_rng(7).standard_normal((4, 300), np.float32)
     one, each = layout_of(values, bits=3), layout_of(values, bits=8, sample_bits=(3,) * 4)

@@ -120,3 +120,13 @@ def assorted_values(samples: int, elements: int, seed: int = 0):
     if samples > 2:
         values[2] = values[2, :1]
     return values
+
+
+def same_bits(x, y) -> None:
+    """Raise unless two arrays hold the same bits; every NaN counts as the same."""
+    assert x.dtype == y.dtype
+    assert x.shape == y.shape
+    unsigned = f"u{x.dtype.itemsize}"
+    differ = (x.view(unsigned) != y.view(unsigned)) & ~(np.isnan(x) & np.isnan(y))
+    where = np.argwhere(differ)
+    assert len(where) == 0, f"{len(where)} differ, first at {where[0]}: {x[tuple(where[0])]!r}, {y[tuple(where[0])]!r}"

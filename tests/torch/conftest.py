@@ -1,16 +1,26 @@
-"""The PyTorch tests need torch, and the same random numbers each time."""
+"""The PyTorch tests need torch, one thread of it, and the same random numbers each time."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
-torch = pytest.importorskip("torch")
+# without torch there is nothing to collect here
+collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 
-# tensors here are tiny, and waking a second thread costs more than it computes; kernel tests vary the number of threads
-torch.set_num_threads(1)
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Use one thread: tensors are tiny here, and waking a second one costs more than it computes."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
     """Seed torch's own generator."""
+    import torch
+
     torch.manual_seed(0)

@@ -134,6 +134,17 @@ def test_the_gradient_of_a_linear_input_has_its_shape(case: Case):
     assert step(compressed(layer, bits=2), x).gradients["input"].shape == x.shape
 
 
+@cases(KINDS, GEOMETRY, SIZES)
+@pytest.mark.parametrize("threshold", [1, 5000])
+def test_a_backward_in_pieces_gives_the_gradients_of_one_in_one_piece(case: Case, threshold: int):
+    layer, x = plain_layer(case), input_of(case)
+    pieces, whole = compressed(layer, 2, pipeline_threshold=threshold), compressed(layer, 2)
+    for _ in range(2):
+        found, expected = step(pieces, x), step(whole, x)
+    for name, gradient in expected.gradients.items():
+        close(found.gradients[name], gradient, 1e-5, name)
+
+
 @pytest.mark.parametrize("size", [(23, 15), (24, 16)])
 def test_a_transposed_convolution_takes_an_output_size(size):
     layer, x = nn.ConvTranspose2d(6, 4, 3, stride=2), torch.randn(2, 6, 11, 7)

@@ -88,8 +88,8 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_gradient_sums": (_LAYOUT, _CHANNELS, _INT32, *_CALL, _POINTER, _POINTER, _INT32, *(_POINTER,) * 3),
     "actnn_gradient": (_LAYOUT, _CHANNELS, _INT32, *_CALL, _POINTER, _POINTER, _INT32, *(_POINTER,) * 4),
     "actnn_max_pool": (_POOL, _INT32, _POINTER, _INT32, _POINTER, _POINTER),
-    "actnn_copy": (_INT64, _INT32, _POINTER, _POINTER),
-    "actnn_clear": (_INT64, _INT32, _POINTER),
+    "actnn_copy": (_INT64, _INT64, _INT32, _POINTER, _POINTER),
+    "actnn_clear": (_INT64, _INT64, _INT32, _POINTER),
     "actnn_max_pool_backward": (_POOL, _INT32, _POINTER, _POINTER, _INT32, _POINTER),
 }
 SIZES = ("actnn_statistics_workspace", "actnn_gradient_workspace")
@@ -299,13 +299,13 @@ class Native:
         self._call("actnn_max_pool_backward", c_pool(pool), arrays.threads(), *operands)
         return out
 
-    def copy(self, arrays: Arrays, values: Array, out: Array, nbytes: int) -> None:
-        """Copy memory with the kernels' own threads: a yardstick for their speed."""
-        self._call("actnn_copy", nbytes, arrays.threads(), arrays.pointer(values), arrays.pointer(out))
+    def copy(self, arrays: Arrays, values: Array, out: Array, nbytes: int, piece: int) -> None:
+        """Copy memory with the kernels' own threads, a memcpy for each piece: a yardstick for their speed."""
+        self._call("actnn_copy", nbytes, piece, arrays.threads(), arrays.pointer(values), arrays.pointer(out))
 
-    def clear(self, arrays: Arrays, out: Array, nbytes: int) -> None:
-        """Clear memory with the kernels' own threads: a yardstick for their speed."""
-        self._call("actnn_clear", nbytes, arrays.threads(), arrays.pointer(out))
+    def clear(self, arrays: Arrays, out: Array, nbytes: int, piece: int) -> None:
+        """Clear memory with the kernels' own threads, a memset for each piece: a yardstick for their speed."""
+        self._call("actnn_clear", nbytes, piece, arrays.threads(), arrays.pointer(out))
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)

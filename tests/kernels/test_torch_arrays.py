@@ -1,0 +1,44 @@
+"""The kernels on torch's arrays, which have the bfloat16 that numpy lacks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, assorted_values, layout_of, same_bits
+
+from actnn.core.format import Part, Rounding
+
+torch = pytest.importorskip("torch")
+ARRAYS = pytest.importorskip("actnn.torch.tensors").ARRAYS
+
+
+@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_bfloat16_is_encoded_as_by_the_reference(native, family, bits, rounding):
+    values = torch.from_numpy(assorted_values(7, 300)).bfloat16()
+    layout = layout_of(values, family, bits, rounding)
+    assert torch.equal(native.encode(ARRAYS, values, layout, KEY), REFERENCE.encode(ARRAYS, values, layout, KEY))
+
+
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_a_code_decodes_to_bfloat16_as_by_the_reference(native, family, bits):
+    values = torch.from_numpy(assorted_values(7, 300))
+    layout = layout_of(values, family, bits)
+    buffer = REFERENCE.encode(ARRAYS, values, layout, KEY)
+    decoded = [each.decode(ARRAYS, buffer, layout, Part.WHOLE, "bfloat16") for each in (native, REFERENCE)]
+    same_bits(*(each.float().numpy() for each in decoded))
+
+
+def test_a_mask_is_applied_to_bfloat16_as_by_the_reference(native):
+    values, grad = (torch.from_numpy(assorted_values(7, 300, seed)).bfloat16() for seed in (0, 1))
+    mask = native.encode_mask(ARRAYS, values)
+    applied = [each.apply_mask(ARRAYS, mask, None, grad, 1.0, 0.25) for each in (native, REFERENCE)]
+    same_bits(*(each.float().numpy() for each in applied))
+
+
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_the_reference_makes_the_same_bytes_by_numpy_and_by_torch(family, bits):
+    values = assorted_values(7, 300)
+    layout = layout_of(values, family, bits)
+    ours = REFERENCE.encode(ARRAYS, torch.from_numpy(values), layout, KEY)
+    assert np.array_equal(ours.numpy(), REFERENCE.encode(NUMPY, values, layout, KEY))
