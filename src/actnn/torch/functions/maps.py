@@ -21,6 +21,7 @@ class Convolution:
     """The fixed parameters of a convolution, in the order in which torch's backward takes them."""
 
     forward: Callable[..., Tensor]
+    opposite: Callable[..., Tensor]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -36,24 +37,26 @@ class Convolution:
             rest = (self.stride, self.padding, self.dilation, self.groups)
         return self.forward(x, weight, bias, *rest)
 
-    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]) -> list[Tensor | None]:
-        """Return the gradients of input, weight and bias that are wanted."""
+    def parameter_gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> list[Tensor | None]:
+        """Return the gradients of weight and, where asked for, bias."""
         fixed = (self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups)
         bias_sizes = [weight.shape[1] * self.groups if self.transposed else weight.shape[0]]
-        return torch.ops.aten.convolution_backward(grad, x, weight, bias_sizes, *fixed, wanted)
+        return torch.ops.aten.convolution_backward(grad, x, weight, bias_sizes, *fixed, (False, True, bias))[1:]
 
-    def input_gradient(self, grad: Tensor, order: Order, weight: Tensor, parts: list[range]) -> Tensor:
-        """Return the gradient of an input of which only the shape is known."""
-        wanted = (True, False, False)
-        if len(parts) == 1:
-            return self.backward(grad, order.unfilled(grad), weight, wanted)[0]
-        grad_x = order.unfilled(grad)
-        for samples in parts:
-            like = order.of_samples(len(samples)).unfilled(grad)
-            grad_x[samples.start : samples.stop] = self.backward(
-                grad[samples.start : samples.stop], like, weight, wanted
-            )[0]
-        return grad_x
+    def input_gradient(self, grad: Tensor, weight: Tensor, space: tuple[int, ...]) -> Tensor:
+        """Return the gradient of an input that extends over ``space``: the opposite convolution, of no activation."""
+        if self.transposed:
+            rest = (self.stride, self.padding, self.dilation, self.groups)
+            grad_x = self.opposite(grad, weight, None, *rest)
+            # an output padding of a whole stride makes one position too many
+            return grad_x[(..., *(slice(size) for size in space))]
+        missing = [
+            size - ((out - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)
+            for size, out, stride, padding, dilation, kernel in zip(
+                space, grad.shape[2:], self.stride, self.padding, self.dilation, weight.shape[2:], strict=True
+            )
+        ]
+        return self.opposite(grad, weight, None, self.stride, self.padding, missing, self.groups, self.dilation)
 
 
 class ConvolutionFunction(Function):
@@ -69,7 +72,7 @@ class ConvolutionFunction(Function):
         site: Site,
         convolution: Convolution,
     ) -> Tensor:
-        ctx.site, ctx.convolution, ctx.order = site, convolution, Order.of(x)
+        ctx.site, ctx.convolution, ctx.space = site, convolution, tuple(x.shape[2:])
         save(ctx, weight, kept)
         return convolution(x, weight, bias)
 
@@ -86,7 +89,7 @@ class ConvolutionFunction(Function):
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
         if need_x:
-            grad_x = ctx.convolution.input_gradient(grad, ctx.order, weight, pieces(ctx.site, ctx.order, grad))
+            grad_x = ctx.convolution.input_gradient(grad, weight, ctx.space)
         return grad_x, grad_weight, grad_bias, None, None, None
 
     @staticmethod
@@ -96,7 +99,7 @@ class ConvolutionFunction(Function):
         """Return the gradients of weight and bias, summed over parts of the batch."""
         grad_weight = grad_bias = None
         for part, x in decoded(ctx, grad, saved):
-            _, of_weight, of_bias = ctx.convolution.backward(part, x, weight, (False, True, need_bias))
+            of_weight, of_bias = ctx.convolution.parameter_gradients(part, x, weight, need_bias)
             grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
         return grad_weight, grad_bias
 

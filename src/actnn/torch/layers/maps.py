@@ -20,6 +20,7 @@ class CompressedConvolution(Compressed):
     """A convolution of any rank that keeps a code of its input."""
 
     function: ClassVar[Callable[..., Tensor]]
+    opposite: ClassVar[Callable[..., Tensor]]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of ``x``."""
@@ -31,10 +32,8 @@ class CompressedConvolution(Compressed):
         """Return the convolution with numeric paddings."""
         rank = len(self.kernel_size)
         self.check_input(x, rank)
-        function = type(self).function
-        convolution = Convolution(
-            function, self.stride, padding, self.dilation, self.transposed, output_padding, self.groups
-        )
+        fixed = (self.stride, padding, self.dilation, self.transposed, output_padding, self.groups)
+        convolution = Convolution(type(self).function, type(self).opposite, *fixed)
         batch = x if x.dim() == rank + 2 else x.unsqueeze(0)
         kept = self.keep(batch, self.weight.requires_grad)
         with (
@@ -88,37 +87,43 @@ class TransposedConvolution(CompressedConvolution):
 class QConv1d(ForwardConvolution, nn.Conv1d):
     """``nn.Conv1d`` that keeps a code of its input."""
 
-    plain, function = nn.Conv1d, staticmethod(F.conv1d)
+    plain = nn.Conv1d
+    function, opposite = staticmethod(F.conv1d), staticmethod(F.conv_transpose1d)
 
 
 class QConv2d(ForwardConvolution, nn.Conv2d):
     """``nn.Conv2d`` that keeps a code of its input."""
 
-    plain, function = nn.Conv2d, staticmethod(F.conv2d)
+    plain = nn.Conv2d
+    function, opposite = staticmethod(F.conv2d), staticmethod(F.conv_transpose2d)
 
 
 class QConv3d(ForwardConvolution, nn.Conv3d):
     """``nn.Conv3d`` that keeps a code of its input."""
 
-    plain, function = nn.Conv3d, staticmethod(F.conv3d)
+    plain = nn.Conv3d
+    function, opposite = staticmethod(F.conv3d), staticmethod(F.conv_transpose3d)
 
 
 class QConvTranspose1d(TransposedConvolution, nn.ConvTranspose1d):
     """``nn.ConvTranspose1d`` that keeps a code of its input."""
 
-    plain, function = nn.ConvTranspose1d, staticmethod(F.conv_transpose1d)
+    plain = nn.ConvTranspose1d
+    function, opposite = staticmethod(F.conv_transpose1d), staticmethod(F.conv1d)
 
 
 class QConvTranspose2d(TransposedConvolution, nn.ConvTranspose2d):
     """``nn.ConvTranspose2d`` that keeps a code of its input."""
 
-    plain, function = nn.ConvTranspose2d, staticmethod(F.conv_transpose2d)
+    plain = nn.ConvTranspose2d
+    function, opposite = staticmethod(F.conv_transpose2d), staticmethod(F.conv2d)
 
 
 class QConvTranspose3d(TransposedConvolution, nn.ConvTranspose3d):
     """``nn.ConvTranspose3d`` that keeps a code of its input."""
 
-    plain, function = nn.ConvTranspose3d, staticmethod(F.conv_transpose3d)
+    plain = nn.ConvTranspose3d
+    function, opposite = staticmethod(F.conv_transpose3d), staticmethod(F.conv3d)
 
 
 class QLinear(Compressed, nn.Linear):
