@@ -17,7 +17,7 @@ export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint test-native test-python native format clean
+.PHONY: demo test lint test-native test-python native results format clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python -m actnn demo
@@ -43,6 +43,10 @@ native: $(VENV)/build-tools
 	cmake -S . -B build/native -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/native
 	cmake --install build/native --prefix src
+
+# Writes the committed records into the README's tables.
+results: $(VENV)/test-installed
+	$(BIN)/python -m actnn bench tables --file README.md --results results
 
 format: $(VENV)/test-installed
 	$(BIN)/ruff check --fix-only .

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+CPU_FLAGS = ("avx2", "fma", "f16c", "bmi2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "sve")
 PACKAGES = ("actnn", "torch", "torchvision", "paddlepaddle", "numpy")
 
 
@@ -53,17 +54,15 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Return the processor's name and the vector instructions that matter here."""
+    """Return the model of the processor and those of its features that matter here, where the system tells."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    fields = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in fields.items()}
-    flags = fields.get("flags", "").split()
-    return " ".join(
-        [fields.get("model name", platform.machine()), *(flag for flag in ("avx2", "avx512f") if flag in flags)]
-    )
+        return platform.processor() or "unknown"
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = set((facts.get("flags") or facts.get("Features") or "").split())
+    found = " ".join(flag for flag in CPU_FLAGS if flag in flags)
+    return f"{facts.get('model name', 'unknown model')}; {found or 'no features of note'}"
 
 
 def installed(name: str) -> str | None:

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from actnn import __version__, kernels
+from actnn.bench.harness import processor
 from actnn.cli.arguments import Parser
 from actnn.core.format import TWO_SIDED, Part, Rounding, derive_key, uniform_layout
 from actnn.kernels.numpy_arrays import NumpyArrays
 
 FRAMEWORKS = ("torch", "paddle")
-CPU_FLAGS = ("avx2", "fma", "f16c", "bmi2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "sve")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,18 +65,6 @@ def framework_state(framework: str) -> str:
 def available_cores() -> int:
     """Return how many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processor() -> str:
-    """Return the model of the processor and those of its features that matter here, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = set((facts.get("flags") or facts.get("Features") or "").split())
-    found = " ".join(flag for flag in CPU_FLAGS if flag in flags)
-    return f"{facts.get('model name', 'unknown model')}; {found or 'no features of note'}"
 
 
 def self_check(status: kernels.Status) -> str:

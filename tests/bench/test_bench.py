@@ -1,0 +1,105 @@
+"""The benchmarks: they run, print what they promise, and the README's tables are those of the committed records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actnn.bench import harness, kernels, step, tables, variance
+from actnn.errors import ConfigError, UnsupportedError
+
+ROOT = Path(__file__).parents[2]
+
+
+def lines(capsys) -> list[dict]:
+    """Return what a benchmark printed."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_contestants_take_turns_and_the_warm_up_does_not_count():
+    calls = []
+    times = harness.interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2, warm_up=1)
+    assert calls == ["a", "b"] * 3
+    assert [len(seconds) for seconds in times.values()] == [2, 2]
+
+
+def test_a_summary_is_the_median_and_the_quartiles():
+    found = harness.summary([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert found == {"seconds": 3.0, "first_quartile": 2.0, "third_quartile": 4.0}
+
+
+def test_records_are_appended(tmp_path, capsys):
+    out = tmp_path / "folder" / "records.jsonl"
+    for number in range(2):
+        harness.write({"number": number}, out)
+    assert [json.loads(line)["number"] for line in out.read_text().splitlines()] == [0, 1]
+    assert len(lines(capsys)) == 2
+
+
+def test_the_kernels_are_measured_against_memcpy_and_memset(capsys):
+    assert kernels.main(["--megabytes", "1", "--rounds", "2", "--threads", "2"]) == 0
+    (record,) = lines(capsys)
+    for comparison in ("encode_to_memcpy", "decode_to_memset", "decode_to_memset_whole"):
+        assert record[comparison] > 0
+    assert record["machine"]["cores"] >= 1
+
+
+def test_the_variance_of_both_schemes_is_measured_on_real_images(capsys):
+    pytest.importorskip("sklearn")
+    assert variance.main(["--batch", "8", "--steps", "1", "--draws", "4", "--size", "16"]) == 0
+    ours, original = lines(capsys)
+    assert (ours["scheme"], original["scheme"]) == ("actnn", "original")
+    assert 0 < ours["variance"] < original["variance"]
+    assert ours["kept_ratio"] > original["kept_ratio"]
+
+
+def test_a_step_is_timed_and_weighed_against_exact_training(capfd, tmp_path):
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"models come from torchvision, which does not import here: {problem}")
+    size = ["--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1"]
+    assert step.main([*size, "--against", "exact,checkpoint", "--out", str(tmp_path / "step.jsonl")]) == 0
+    records = {record["contestant"]: record for record in map(json.loads, capfd.readouterr().out.splitlines())}
+    assert set(records) == {"exact", "checkpoint", "actnn"}
+    assert records["exact"]["kept_ratio"] == 1
+    assert records["actnn"]["kept_ratio"] > 10
+
+
+def test_a_model_needs_torchvision_and_says_so(monkeypatch):
+    import sys
+
+    from actnn.bench import models
+
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(UnsupportedError, match="torchvision"):
+        models.build("resnet18")
+
+
+@pytest.mark.parametrize("bad", [["--against", "nobody"], ["--allocators", "mine"], ["--batch", "0"]])
+def test_bad_arguments_end_with_exit_code_two(bad, capsys):
+    with pytest.raises(SystemExit) as ended:
+        step.main(bad)
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_the_tables_of_the_readme_are_those_of_the_committed_records():
+    arguments = ["--file", str(ROOT / "README.md"), "--results", str(ROOT / "results"), "--check"]
+    assert tables.main(arguments) == 0, "run `make results`"
+
+
+def test_a_table_without_records_is_an_error(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:step -->\n<!-- end -->\n")
+    with pytest.raises(ConfigError, match="does not exist"):
+        tables.main(["--file", str(page), "--results", str(tmp_path)])
+
+
+def test_an_unknown_table_is_an_error(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:nothing -->\n<!-- end -->\n")
+    with pytest.raises(ConfigError, match="no table"):
+        tables.main(["--file", str(page), "--results", str(tmp_path)])
