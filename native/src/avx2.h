@@ -13,6 +13,12 @@
 
 namespace actnn::avx2 {
 
+// Kernels that work on values in the cache let memory bring, or make ready to be written, what comes this many floats
+// later: between the passes over a group nothing else would ask for it. Distances by measurement.
+constexpr int FLOATS_AHEAD_OF_READING = 1024;
+constexpr int FLOATS_AHEAD_OF_WRITING = 512;
+constexpr int FLOATS_OF_LINE = 16;
+
 constexpr int LANES = 8;
 constexpr int BLOCK = 32;
 constexpr int BLOCKS = GROUP / BLOCK;

@@ -45,6 +45,9 @@ void dequantize(const Words &words, const Scales &scales, GroupKey key, const ui
     Hashes hashes(key);
 
     for (int block = 0; block < BLOCKS; ++block) {
+        for (int line = 0; line < BLOCK; line += FLOATS_OF_LINE) {
+            __builtin_prefetch(out + FLOATS_AHEAD_OF_WRITING + block * BLOCK + line, 1);
+        }
         __m256i levels = words_of<bits>(planes, block);
         __m256i negative = _mm256_setzero_si256();
         if constexpr (reading != Reading::AFFINE) {
@@ -160,6 +163,7 @@ void dequantize_by_table(const Words &words, const Scales &scales, GroupKey key,
     };
     Hashes hashes(key);
     for (int vector = 0; vector < GROUP / LANES; vector += 2) {
+        __builtin_prefetch(out + FLOATS_AHEAD_OF_WRITING + vector * LANES, 1);
         const __m256i hash = dithered ? hashes.next() : _mm256_setzero_si256();
         write(vector, low_noise(hash));
         write(vector + 1, high_noise(hash));

@@ -116,6 +116,9 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, const floa
     if constexpr (noisy) draw(key, hashes);
 
     for (int block = 0; block < BLOCKS; ++block) {
+        for (int line = 0; line < BLOCK; line += FLOATS_OF_LINE) {
+            __builtin_prefetch(values + FLOATS_AHEAD_OF_READING + block * BLOCK + line);
+        }
         const __m256i bits_given =
             _mm256_set1_epi32(side == Side::GIVEN ? static_cast<int>(load_word(given + 4 * block)) : 0);
         __m256i sums[4];
