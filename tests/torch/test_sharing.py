@@ -198,16 +198,11 @@ def test_the_mask_read_from_a_batch_norms_code_is_exact(gamma, beta, inplace):
     norm.weight.data = torch.tensor(gamma)
     norm.bias.data = torch.tensor([beta, -beta, beta, 0.0])
     model = compressed(nn.Sequential(norm, nn.ReLU(inplace=inplace)))
-    x = torch.randn(5, 4, 7, 9, requires_grad=True)
-    seen = {}
-    y = model(x)
-    output = y.detach().clone()
-    grad = torch.ones_like(y)
-    y.backward(grad)
+    y = model(torch.randn(5, 4, 7, 9, requires_grad=True))
+    positive = (y.detach() > 0).sum((0, 2, 3)).float()
+    y.backward(torch.ones_like(y))
     # the gradient of beta sums the masked gradient, exactly one for each positive output
-    seen = model[0].bias.grad
-    expected = (output > 0).sum((0, 2, 3)).float()
-    assert torch.equal(seen, expected)
+    assert torch.equal(model[0].bias.grad, positive)
 
 
 @pytest.mark.parametrize("gamma", GAMMAS.values(), ids=GAMMAS.keys())
@@ -373,26 +368,6 @@ def test_checkpointing_recomputes_the_same_kinds_of_code(reentrant):
     for _ in range(3):
         found = gradient(noisy, lambda model: loss_of(x)(lambda x: checkpoint(model, x, use_reentrant=reentrant)))
         assert (found - reference).norm() < 0.03 * reference.norm()
-
-
-def test_memory_is_freed_by_backward_while_the_loss_is_alive():
-    import gc
-    import weakref
-
-    model = compressed(Residual())
-    references = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype is torch.uint8:
-            references.append(weakref.ref(tensor.untyped_storage()))
-        return tensor
-
-    with saved_tensors_hooks(note, lambda tensor: tensor):
-        loss = model(batch()).sum()
-    loss.backward()
-    gc.collect()
-    assert references
-    assert loss.requires_grad
 
 
 def test_the_bias_that_batch_norm_hands_down_is_small():
