@@ -429,3 +429,15 @@ def test_a_backward_in_pieces_gives_the_same_gradient(form):
 def test_a_threshold_that_is_no_number_of_bytes_is_refused(threshold):
     with pytest.raises(actnn.ConfigError, match="pipeline_threshold"):
         actnn.config.pipeline_threshold = threshold
+
+
+def test_a_batch_norm_whose_beta_alone_learns_keeps_no_code():
+    torch.manual_seed(14)
+    plain = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.Conv2d(3, 4, 1))
+    plain[0].weight.requires_grad_(False)
+    model, x = compressed(plain, bits=7), batch()
+    reference = gradient(plain, lambda model: model(x).square().mean())
+    found = gradient(model, lambda model: model(x).square().mean())
+    assert (found - reference).norm() < 0.02 * reference.norm()
+    kept = saved_bytes(lambda: model(x).square().mean()) - 4 * 6 * 4 * 12 * 12  # square keeps its input
+    assert kept == model.report().kept_bytes

@@ -96,6 +96,9 @@ class BatchNormFunction(Function):
         if any(ctx.needs_input_grad[:2]):
             ctx.save_for_backward(*call.saved)
             call.account()
+        else:
+            # only beta learns, which needs no code: later readers make their own
+            call.kept = None
         return y
 
     @staticmethod

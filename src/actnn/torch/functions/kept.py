@@ -47,7 +47,7 @@ class Reading:
         """Return some samples of the activation."""
         if self.layout is None:
             return (saved[0][samples.start : samples.stop] if self.order.batched else saved[0]).to(dtype)
-        affine = self._affine(*saved[1:]) if self.normalized else None
+        affine = self._affine(*saved) if self.normalized else None
         code, part = Code(saved[0], self.layout), self.order.of_samples(len(samples))
         return part.shaped(site.session.decode(ARRAYS, site, code, NAMES[dtype], self.part, affine, samples))
 
@@ -59,9 +59,12 @@ class Reading:
         backend = kernels.select(ARRAYS, grad)
         return self.order.shaped(backend.apply_mask(ARRAYS, mask, self.layout, self.order.flat(grad), above, below))
 
-    def _affine(self, gamma: Tensor | None, beta: Tensor | None, threshold: Tensor | None) -> ChannelAffine:
+    def _affine(
+        self, code: Tensor, gamma: Tensor | None, beta: Tensor | None, threshold: Tensor | None
+    ) -> ChannelAffine:
         channels = self.order.channels
-        like = next((x for x in (gamma, beta, threshold) if x is not None), torch.empty(channels.count))
+        # on the device of the code: a layer without parameters saves nothing else
+        like = code.new_empty(channels.count)
         gamma, beta = per_channel(gamma, 1.0, like), per_channel(beta, 0.0, like)
         scale, shift = rules.output_affine(ARRAYS, gamma, beta, threshold, self.part)
         return ChannelAffine(channels, scale, shift)
