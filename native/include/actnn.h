@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 1
+#define ACTNN_ABI_VERSION 2
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
@@ -124,6 +124,24 @@ ACTNN_API int32_t actnn_gradient(const actnn_layout *layout, const actnn_channel
                                  int32_t simd, int32_t threads, const uint8_t *buffer, const void *grad,
                                  int32_t dtype, const float *of_grad, const float *of_value, const float *constant,
                                  void *out);
+
+/* What the widths of samples are chosen by, measured on the groups stride / 2, stride / 2 + stride, ... of each sample
+ * (the first group where there are none of these) and multiplied up to the whole sample. Sums are taken in double and
+ * are the same for every instruction set and number of threads.
+ *
+ * Four floats a sample: A-, A+, B-, B+. With v the coded value (as in actnn_normalize where a normalization is given,
+ * which is read without slope and offset, else the value itself), A is the sum over the elements of a side of the
+ * squared range of that side of their group, and B the same sum weighted by weight[c]; B = A where weight is NULL.
+ * Affine codes have the one range max v - min v, on the positive side; else the side is `not (v <= 0)` and its range
+ * max(0, max v) or max(0, -min v), the negative one being 0 in zero-exact codes. All four are NaN where a v is not
+ * finite. Of the layout only samples, elements and the family count, which is that of width 8; channels may be NULL
+ * where normalization and weight are. */
+ACTNN_API int32_t actnn_ranges(const actnn_layout *layout, const actnn_channels *channels,
+                               const actnn_normalization *normalization, const float *weight, int32_t simd,
+                               int32_t threads, int64_t stride, const void *values, int32_t dtype, float *ranges);
+/* One float a sample: the sum of its squares. */
+ACTNN_API int32_t actnn_energy(int64_t samples, int64_t elements, int32_t simd, int32_t threads, int64_t stride,
+                               const void *values, int32_t dtype, float *energy);
 
 /* Max pooling over two axes (one-dimensional pooling has height 1): positions within windows, row by row, go into an
  * index code of `bits` planes in the memory order of the output. NaN wins, as in the frameworks. */

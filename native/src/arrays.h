@@ -18,6 +18,9 @@ inline bool holds_floats(const void *values, int32_t dtype) {
     return dtype == ACTNN_FLOAT32 && reinterpret_cast<uintptr_t>(values) % alignof(float) == 0;
 }
 
+// The caches as the compiler counts them.
+enum class Cache { SECOND = 2, FIRST = 3 };
+
 class Input {
   public:
     Input(const GroupKernels &kernels, const void *values, int32_t dtype)
@@ -30,6 +33,16 @@ class Input {
         if (direct_) return reinterpret_cast<const float *>(place);
         kernels_.load(place, dtype_, length, buffer);
         return buffer;
+    }
+
+    // Ask a cache for values that will be read soon; those past the end are no harm.
+    template <Cache cache> void prefetch(int64_t first, int length) const {
+        constexpr int LINE = 64;
+        const uintptr_t place = reinterpret_cast<uintptr_t>(values_) + static_cast<uintptr_t>(first * bytes_of(dtype_));
+        for (int i = 0; i < length * bytes_of(dtype_); i += LINE) {
+            const void *const line = reinterpret_cast<const void *>(place + static_cast<uintptr_t>(i));
+            __builtin_prefetch(line, 0, static_cast<int>(cache));
+        }
     }
 
   private:

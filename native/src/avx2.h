@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "group.h"
@@ -65,6 +66,56 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
             uint8_t *planes);
 void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
             float *out);
+
+// Collects the range of vectors of elements, and their mask where one is asked for.
+template <bool masked> class VectorRange {
+  public:
+    explicit VectorRange(uint8_t *mask) : mask_(mask) {}
+
+    void add(int i, __m256 x) {
+        const __m256 zero = _mm256_setzero_ps();
+        const __m256 below = _mm256_cmp_ps(x, zero, _CMP_LE_OQ);
+        lowest_ = _mm256_min_ps(lowest_, x);
+        highest_ = _mm256_max_ps(highest_, x);
+        nothing_ = _mm256_or_ps(nothing_, _mm256_mul_ps(x, zero));
+        minus_below_ = _mm256_add_epi32(minus_below_, _mm256_castps_si256(below)); // a lane of all bits is -1
+        if constexpr (masked) mask_[i / LANES] = static_cast<uint8_t>(~_mm256_movemask_ps(below));
+    }
+
+    // The range of what was added, which is `length` elements.
+    Range range(int length) const {
+        return {folded(lowest_, [](__m128 a, __m128 b) { return _mm_min_ps(a, b); }),
+                folded(highest_, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); }), length + total(minus_below_),
+                _mm256_movemask_ps(_mm256_cmp_ps(nothing_, nothing_, _CMP_UNORD_Q)) == 0};
+    }
+
+    // The same together with elements that are in none of the vectors.
+    Range range(int length, const Range &rest) const {
+        const Range mine = range(length);
+        return {rest.lowest < mine.lowest ? rest.lowest : mine.lowest,
+                rest.highest > mine.highest ? rest.highest : mine.highest, mine.positive + rest.positive,
+                mine.finite && rest.finite};
+    }
+
+  private:
+    template <class Combine> static float folded(__m256 x, Combine combine) {
+        __m128 half = combine(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        half = combine(half, _mm_movehl_ps(half, half));
+        return _mm_cvtss_f32(combine(half, _mm_movehdup_ps(half)));
+    }
+
+    static int total(__m256i x) {
+        __m128i half = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+        half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+        return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
+    }
+
+    uint8_t *mask_;
+    __m256 lowest_ = _mm256_set1_ps(std::numeric_limits<float>::infinity());
+    __m256 highest_ = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+    __m256 nothing_ = _mm256_setzero_ps(); // the bits of all 0 * x: those of a NaN if any x is not finite
+    __m256i minus_below_ = _mm256_setzero_si256();
+};
 
 // The mask of a full group.
 static inline void encode_mask_full(const float *values, uint8_t *mask) {

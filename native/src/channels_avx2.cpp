@@ -281,11 +281,54 @@ void add_rows(const float *const *rows, int count, int start, int length, Column
     if (i < length) scalar_channels.add_rows(rows, count, i, length, moments);
 }
 
+template <bool masked> Range range_of(const float *x, const Spread<3> &spread, int length, uint8_t *mask) {
+    VectorRange<masked> range(mask);
+    visit_vectors(spread, length, [&](int i, const Parameters<3> &parameters) {
+        const auto &[mean, inverse, threshold] = parameters.value;
+        const __m256 centred = _mm256_sub_ps(_mm256_loadu_ps(x + i), mean);
+        range.add(i, _mm256_sub_ps(_mm256_mul_ps(centred, inverse), threshold));
+    });
+    const int whole = whole_vectors(length);
+    if (whole == length) return range.range(whole);
+    uint8_t *const rest = masked ? mask + whole / LANES : nullptr;
+    return range.range(whole, scalar_channels.range(x + whole, rest_of(spread, whole), length - whole, rest));
+}
+
+Range range(const float *x, const Spread<3> &spread, int length, uint8_t *mask) {
+    return mask ? range_of<true>(x, spread, length, mask) : range_of<false>(x, spread, length, nullptr);
+}
+
+Sides weigh(const uint8_t *mask, const float *weights, int length) {
+    static_assert(WEIGHT_LANES == LANES);
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256 negative = _mm256_setzero_ps(), positive = _mm256_setzero_ps();
+    const auto add = [&](int i, __m256 weight) {
+        const __m256i clear = _mm256_andnot_si256(_mm256_set1_epi32(mask[i / LANES]), bit);
+        const __m256 above = _mm256_castsi256_ps(_mm256_cmpeq_epi32(clear, _mm256_setzero_si256()));
+        negative = _mm256_add_ps(negative, _mm256_andnot_ps(above, weight));
+        positive = _mm256_add_ps(positive, _mm256_and_ps(above, weight));
+    };
+    const int whole = whole_vectors(length);
+    for (int i = 0; i < whole; i += LANES) add(i, _mm256_loadu_ps(weights + i));
+    if (whole < length) add(whole, _mm256_maskload_ps(weights + whole, lanes_below(length - whole)));
+
+    alignas(32) float lanes[2][LANES];
+    _mm256_store_ps(lanes[0], negative);
+    _mm256_store_ps(lanes[1], positive);
+    Sides sides{0, 0};
+    for (int lane = 0; lane < LANES; ++lane) {
+        sides.negative += lanes[0][lane];
+        sides.positive += lanes[1][lane];
+    }
+    return sides;
+}
+
 } // namespace
 } // namespace avx2
 
 const ChannelKernels avx2_channels = {
-    avx2::normalize, avx2::scale, avx2::combine, avx2::sums, avx2::add_sums, avx2::add_moments, avx2::add_rows,
+    avx2::normalize,   avx2::scale,    avx2::combine,  avx2::sums,  avx2::add_sums,
+    avx2::add_moments, avx2::add_rows, avx2::range, avx2::weigh,
 };
 
 } // namespace actnn

@@ -102,8 +102,30 @@ void add_rows(const float *const *rows, int count, int start, int length, Column
     }
 }
 
+Range range(const float *x, const Spread<3> &spread, int length, uint8_t *mask) {
+    float v[GROUP];
+    visit_elements(spread, length, [&](int i, const float (&parameters)[3]) {
+        const auto [mean, inverse, threshold] = parameters;
+        v[i] = (x[i] - mean) * inverse - threshold;
+    });
+    return scalar_kernels.range(v, length, mask);
+}
+
+Sides weigh(const uint8_t *mask, const float *weights, int length) {
+    float sums[2][WEIGHT_LANES] = {};
+    for (int i = 0; i < length; ++i) sums[mask[i / 8] >> (i % 8) & 1][i % WEIGHT_LANES] += weights[i];
+    Sides sides{0, 0};
+    for (int lane = 0; lane < WEIGHT_LANES; ++lane) {
+        sides.negative += sums[0][lane];
+        sides.positive += sums[1][lane];
+    }
+    return sides;
+}
+
 } // namespace
 
-const ChannelKernels scalar_channels = {normalize, scale, combine, sums, add_sums, add_moments, add_rows};
+const ChannelKernels scalar_channels = {
+    normalize, scale, combine, sums, add_sums, add_moments, add_rows, range, weigh,
+};
 
 } // namespace actnn

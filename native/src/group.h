@@ -27,6 +27,22 @@ struct Words {
     int scales() const { return negative == 1 ? 1 : 2; }
 };
 
+struct Range {
+    float lowest;
+    float highest;
+    int positive; // elements where not (x <= 0)
+    bool finite;  // of every value, not only of these two
+};
+
+// Squares go to this many sums in turn: an order that every instruction set can keep.
+constexpr int SQUARE_LANES = 16;
+
+static inline double sum_of_lanes(const double (&sums)[SQUARE_LANES]) {
+    double sum = 0;
+    for (const double lane : sums) sum += lane;
+    return sum;
+}
+
 // `length` is 1 to 256 everywhere; nothing past it is read or written. Planes and masks of a group have
 // ceil(length / 8) bytes each, scales 2 bytes each. Arrays of floats are aligned as floats, the rest is not aligned.
 struct GroupKernels {
@@ -48,6 +64,13 @@ struct GroupKernels {
     void (*mask_of_split)(const Words &words, const uint8_t *planes, int length, uint8_t *mask);
     // out = grad * (bit ? above : below), also in place
     void (*apply_mask)(const uint8_t *mask, float above, float below, const float *grad, int length, float *out);
+
+    // `mask` is NULL, or takes `not (x <= 0)`
+    Range (*range)(const float *values, int length, uint8_t *mask);
+    // how many of the bits start to stop - 1 are set
+    int (*count)(const uint8_t (&mask)[PLANE_BYTES], int start, int stop);
+    // element i goes to sum i % SQUARE_LANES, and these are added in order
+    double (*squares)(const float *values, int length);
 };
 
 extern const GroupKernels scalar_kernels;

@@ -102,12 +102,57 @@ void apply_mask(const uint8_t *mask, float above, float below, const float *grad
     for (int i = whole; i < length; ++i) out[i] = grad[i] * (mask[i / 8] >> (i % 8) & 1 ? above : below);
 }
 
+template <bool masked> Range range_of(const float *values, int length, uint8_t *mask) {
+    VectorRange<masked> range(mask);
+    const int whole = length / LANES * LANES;
+    for (int i = 0; i < whole; i += LANES) range.add(i, _mm256_loadu_ps(values + i));
+    if (whole == length) return range.range(whole);
+    uint8_t *const rest = masked ? mask + whole / LANES : nullptr;
+    return range.range(whole, scalar_kernels.range(values + whole, length - whole, rest));
+}
+
+Range range(const float *values, int length, uint8_t *mask) {
+    return mask ? range_of<true>(values, length, mask) : range_of<false>(values, length, nullptr);
+}
+
+int count(const uint8_t (&mask)[PLANE_BYTES], int start, int stop) {
+    constexpr int BITS = 64;
+    int count = 0;
+    for (int word = start / BITS; word * BITS < stop; ++word) {
+        uint64_t bits;
+        std::memcpy(&bits, mask + word * sizeof bits, sizeof bits);
+        const int before = start - word * BITS, within = stop - word * BITS;
+        if (before > 0) bits = bits >> before << before;
+        if (within < BITS) bits = _bzhi_u64(bits, static_cast<unsigned>(within));
+        count += static_cast<int>(_mm_popcnt_u64(bits));
+    }
+    return count;
+}
+
+// Squares of floats are exact in double: fused or not, a sum of them rounds once.
+double squares(const float *values, int length) {
+    constexpr int VECTORS = SQUARE_LANES / 4;
+    __m256d vectors[VECTORS];
+    for (__m256d &vector : vectors) vector = _mm256_setzero_pd();
+    const int whole = length / SQUARE_LANES * SQUARE_LANES;
+    for (int i = 0; i < whole; i += SQUARE_LANES) {
+        for (int k = 0; k < VECTORS; ++k) {
+            const __m256d x = _mm256_cvtps_pd(_mm_loadu_ps(values + i + 4 * k));
+            vectors[k] = _mm256_fmadd_pd(x, x, vectors[k]);
+        }
+    }
+    alignas(32) double sums[SQUARE_LANES];
+    for (int k = 0; k < VECTORS; ++k) _mm256_store_pd(sums + 4 * k, vectors[k]);
+    for (int i = whole; i < length; ++i) sums[i - whole] += static_cast<double>(values[i]) * values[i];
+    return sum_of_lanes(sums);
+}
+
 } // namespace
 } // namespace avx2
 
 const GroupKernels avx2_kernels = {
-    avx2::load,   avx2::store,       avx2::fence,         avx2::encode,
-    avx2::decode, avx2::encode_mask, avx2::mask_of_split, avx2::apply_mask,
+    avx2::load,          avx2::store,      avx2::fence, avx2::encode, avx2::decode, avx2::encode_mask,
+    avx2::mask_of_split, avx2::apply_mask, avx2::range, avx2::count,  avx2::squares,
 };
 
 } // namespace actnn

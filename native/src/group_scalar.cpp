@@ -165,10 +165,32 @@ void apply_mask(const uint8_t *mask, float above, float below, const float *grad
     for (int i = 0; i < length; ++i) out[i] = grad[i] * (bit_of(mask, i) ? above : below);
 }
 
+Range range(const float *values, int length, uint8_t *mask) {
+    const Extremes extremes = extremes_of(values, length);
+    const auto positive = std::count_if(values, values + length, above_zero);
+    if (mask) encode_mask(values, length, mask);
+    return {extremes.lowest, extremes.highest, static_cast<int>(positive), extremes.finite};
+}
+
+int count(const uint8_t (&mask)[PLANE_BYTES], int start, int stop) {
+    int count = 0;
+    for (int i = start; i < stop; ++i) count += bit_of(mask, i);
+    return count;
+}
+
+double squares(const float *values, int length) {
+    double sums[SQUARE_LANES] = {};
+    for (int i = 0; i < length; ++i) {
+        const double value = values[i];
+        sums[i % SQUARE_LANES] += value * value;
+    }
+    return sum_of_lanes(sums);
+}
+
 } // namespace
 
 const GroupKernels scalar_kernels = {
-    load, store, fence, encode, decode, encode_mask, mask_of_split, apply_mask,
+    load, store, fence, encode, decode, encode_mask, mask_of_split, apply_mask, range, count, squares,
 };
 
 } // namespace actnn

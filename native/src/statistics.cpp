@@ -59,16 +59,6 @@ struct Activation {
     bool neighbours() const { return channels.inner == 1; }
     int64_t rows() const { return samples * (elements / channels.channels) / channels.inner; }
     int64_t row_length() const { return channels.channels * channels.inner; }
-
-    // Ask the second-level cache for values that will be read soon; those past the end are no harm. The first level is
-    // full of the rows before them.
-    void prefetch(int64_t first, int length) const {
-        constexpr int LINE = 64;
-        const uintptr_t place = reinterpret_cast<uintptr_t>(values) + static_cast<uintptr_t>(first * bytes_of(dtype));
-        for (int i = 0; i < length * bytes_of(dtype); i += LINE) {
-            __builtin_prefetch(reinterpret_cast<const void *>(place + static_cast<uintptr_t>(i)), 0, 2);
-        }
-    }
 };
 
 // The definition, one value after another: for channels in which something is not finite.
@@ -245,7 +235,8 @@ void add_tile(const Activation &x, const Tiles &tiles, int64_t tile, ColumnMomen
         if (count == AT_ONCE || available < length) add();
         length = available;
         rows[count] = x.input.read(first, length, buffers[count]);
-        x.prefetch(first + AT_ONCE * tiles.columns(), tiles.width(tile));
+        // the first level is full of the rows before them
+        x.input.prefetch<Cache::SECOND>(first + AT_ONCE * tiles.columns(), tiles.width(tile));
         ++count;
     }
     add();

@@ -6,12 +6,22 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from actnn.core.settings import config, set_optimization_level
-from actnn.errors import ActnnError, ConfigError, FormatError, SessionError, ShapeError, UnsupportedError
+from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
+from actnn.errors import (
+    ActnnError,
+    BudgetError,
+    ConfigError,
+    DemandError,
+    FormatError,
+    SessionError,
+    ShapeError,
+    UnsupportedError,
+)
 
 # resolved on first use, so that a framework is loaded only by those who use it
 _LAZY = dict.fromkeys(
     (
+        "DataLoader",
         "QModule",
         "QConv1d",
         "QConv2d",
@@ -32,14 +42,19 @@ _LAZY = dict.fromkeys(
         "QMaxPool2d",
         "QMaxPool3d",
         "QAvgPool2d",
+        "verify",
     ),
     "actnn.torch",
 )
 
 __all__ = [
     "ActnnError",
+    "BudgetError",
     "ConfigError",
+    "DemandError",
     "FormatError",
+    "QBNScheme",
+    "QScheme",
     "SessionError",
     "ShapeError",
     "UnsupportedError",

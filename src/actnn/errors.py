@@ -23,3 +23,22 @@ class SessionError(ActnnError, RuntimeError):
 
 class ShapeError(ActnnError, RuntimeError, ValueError):
     """An input whose shape a layer cannot take; also a RuntimeError and a ValueError, as the frameworks raise."""
+
+
+class DemandError(ActnnError, ValueError):
+    """Sensitivities or costs that no allocation can weigh: negative, not finite, or of unequal length."""
+
+
+class BudgetError(ActnnError, ValueError):
+    """A budget too small for the least widths; ``smallest`` is the least one that fits."""
+
+    def __init__(self, budget: float, smallest: float) -> None:
+        super().__init__(budget, smallest)
+        self.budget = budget
+        self.smallest = smallest
+
+    def __str__(self) -> str:
+        return (
+            f"a budget of {self.budget:.12g} does not hold every code at its least width: expected at least "
+            f"{self.smallest:.12g}. Raise the budget, or leave some layers exact."
+        )

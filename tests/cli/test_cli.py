@@ -7,7 +7,7 @@ import pytest
 
 import actnn
 from actnn import cli
-from actnn.cli import demo, doctor
+from actnn.cli import doctor, extras
 from actnn.errors import ConfigError
 
 
@@ -105,7 +105,7 @@ def test_doctor_runs_on_the_reference_backend(monkeypatch):
 
 
 def test_the_demo_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(demo, "find_spec", lambda module: None if module == "rich" else object())
+    monkeypatch.setattr(extras, "find_spec", lambda module: None if module == "rich" else object())
     assert cli.main(["demo"]) == 1
     assert "pip install 'actnn[demo]'" in capsys.readouterr().err
 

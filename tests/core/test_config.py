@@ -39,13 +39,29 @@ REFUSED = {
     "pergroup": False,
     "initial_bits": 4,
     "group_size": 128,
-    "use_gradient": True,
     "simulate": True,
     "swap": True,
     "empty_cache_threshold": 0.2,
 }
 
-BAD_BITS = [0, 9, [0], [9], [-1], [1.5], ["x"], "x", [], [True], None, [2, None], 4, [float("nan")], [float("inf")]]
+BAD_BITS = [
+    0,
+    9,
+    [0],
+    [9],
+    [-1],
+    [0.5],
+    [8.5],
+    ["x"],
+    "x",
+    [],
+    [True],
+    None,
+    [2, None],
+    4,
+    [float("nan")],
+    [float("inf")],
+]
 
 
 @pytest.fixture
@@ -168,15 +184,20 @@ def test_an_unknown_rounding_is_refused(config, rounding):
         config.rounding = rounding
 
 
-def test_adaptive_widths_that_this_version_lacks_are_announced(config):
-    with pytest.warns(UserWarning, match=r"fixed widths of activation_compression_bits=\[2, 8, 8\]"):
+def test_untouched_settings_decide_widths_while_training(config):
+    policy = config.policy()
+    assert (policy.adaptive, policy.per_layer, policy.bits) == (True, True, (2, 8, 8))
+
+
+def test_a_fractional_average_reaches_an_adaptive_policy(config):
+    config.activation_compression_bits = [1.25]
+    assert config.policy().bits == (1.25,)
+
+
+def test_a_fractional_average_of_fixed_widths_is_refused_at_conversion(config):
+    fixed(config, activation_compression_bits=[1.5])
+    with pytest.raises(ConfigError, match=r"fractional average.*'L2\.5' or 'L3'"):
         config.policy()
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_level_converts_without_a_warning(config):
-    config.set_optimization_level("L2")
-    config.policy()
 
 
 def test_the_printed_settings_name_every_knob(config):

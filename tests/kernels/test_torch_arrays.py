@@ -42,3 +42,10 @@ def test_the_reference_makes_the_same_bytes_by_numpy_and_by_torch(family, bits):
     layout = layout_of(values, family, bits)
     ours = REFERENCE.encode(ARRAYS, torch.from_numpy(values), layout, KEY)
     assert np.array_equal(ours.numpy(), REFERENCE.encode(NUMPY, values, layout, KEY))
+
+
+def test_a_tensor_comes_to_the_host_as_an_array_of_numpy():
+    tensor = torch.arange(6.0, requires_grad=True).reshape(2, 3)
+    found = ARRAYS.numpy(tensor)
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]

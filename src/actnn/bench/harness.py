@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from actnn.errors import ConfigError
+
 CPU_FLAGS = ("avx2", "fma", "f16c", "bmi2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "sve")
 PACKAGES = ("actnn", "torch", "torchvision", "paddlepaddle", "numpy")
 
@@ -84,9 +86,26 @@ def commit() -> str | None:
 
 def write(record: Mapping[str, Any], out: Path | None) -> None:
     """Print a record as one line of JSON, and append it to a file."""
-    line = json.dumps(record)
-    print(line, flush=True)
+    print(json.dumps(record), flush=True)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("a") as file:
-            file.write(line + "\n")
+        append(record, out)
+
+
+def append(record: Mapping[str, Any], out: Path) -> None:
+    """Append a record to a file as one line of JSON."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def records(source: Path) -> list[dict[str, Any]]:
+    """Return the records of a file, oldest first; none where there is no file."""
+    if not source.exists():
+        return []
+    found = []
+    for number, line in enumerate(source.read_text().splitlines(), start=1):
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError as problem:
+            raise ConfigError(f"line {number} of {source} is not a record ({problem}): remove that line.") from problem
+    return found

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from actnn.bench import harness, models
 from actnn.bench.memory import MALLOC_SETTINGS, reset_peak, resident
 from actnn.cli.arguments import Parser, at_least
+from actnn.cli.training import compressed
 from actnn.errors import ActnnError
 
 if TYPE_CHECKING:
@@ -108,8 +109,6 @@ def contestant(arguments: Namespace, name: str) -> nn.Module:
     """Return one contestant: the same model with the same weights each time."""
     import torch
 
-    import actnn
-
     torch.manual_seed(0)
     model = models.build(arguments.model)
     if arguments.channels_last:
@@ -117,12 +116,8 @@ def contestant(arguments: Namespace, name: str) -> nn.Module:
     if name == "checkpoint":
         return models.checkpointed(model)
     if name == "actnn":
-        actnn.set_optimization_level(arguments.level)
-        if actnn.config.compress_activation:
-            actnn.config.activation_compression_bits = [arguments.bits]
-        actnn.config.share_codes = not arguments.no_sharing
-        actnn.config.rounding = arguments.rounding
-        return actnn.QModule(model)
+        settings = {"share_codes": not arguments.no_sharing, "rounding": arguments.rounding}
+        return compressed(model, arguments.level, arguments.bits, **settings)
     return model
 
 

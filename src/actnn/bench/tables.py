@@ -6,12 +6,12 @@ records of one contestant the newest counts.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from actnn.bench import accuracies, harness
 from actnn.cli.arguments import Parser
 from actnn.errors import ConfigError
 
@@ -41,7 +41,7 @@ def table(name: str, results: Path) -> str:
     source = results / f"{name}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
-    records = [json.loads(line) for line in source.read_text().splitlines()]
+    records = harness.records(source)
     if not records:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)
@@ -82,6 +82,17 @@ def step(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     return heading, rows
 
 
+def convergence(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Return the table of ``bench convergence``: one row a level, for each group of equal settings."""
+    columns = accuracies.widths(records)
+    heading = ["training", "level", *(f"{bits:g} bits" for bits in columns)]
+    return heading, [
+        [words, *row]
+        for words, runs in accuracies.by_settings(records).items()
+        for row in accuracies.rows(accuracies.cells(runs), columns)
+    ]
+
+
 def described(machine: Record) -> str:
     """Return the machine of a record as one sentence."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -91,4 +102,7 @@ def described(machine: Record) -> str:
     )
 
 
-TABLES: dict[str, Callable[[Sequence[Record]], tuple[list[str], list[list[str]]]]] = {"step": step}
+TABLES: dict[str, Callable[[Sequence[Record]], tuple[list[str], list[list[str]]]]] = {
+    "step": step,
+    "convergence": convergence,
+}

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from actnn.bench import harness, models
 from actnn.cli.arguments import Parser, at_least
+from actnn.cli.datasets import DIGITS, digits
 from actnn.cli.small_resnet import small_resnet
-from actnn.cli.training import digits
+from actnn.cli.training import compressed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-IMAGES = 1797
 SCHEMES = {
     "actnn": {"share_codes": True, "rounding": "dither"},
     "original": {"share_codes": False, "rounding": "stochastic"},
@@ -59,7 +59,7 @@ def batches(arguments: Namespace) -> Any:
     import torch
     from torch.nn import functional
 
-    images, labels = digits(IMAGES, 0)[0]
+    images, labels = digits(DIGITS, 0).train
     generator = torch.Generator().manual_seed(0)
     while True:
         for chosen in torch.randperm(len(images), generator=generator).split(arguments.batch):
@@ -93,13 +93,7 @@ def measure(
     """Return variance and bias of one scheme's gradient, relative to the exact one, and the saving."""
     import torch
 
-    import actnn
-
-    actnn.set_optimization_level("L2")
-    actnn.config.activation_compression_bits = [arguments.bits]
-    for name, value in settings.items():
-        setattr(actnn.config, name, value)
-    noisy = actnn.QModule(copy.deepcopy(model))
+    noisy = compressed(copy.deepcopy(model), "L2", arguments.bits, **settings)
     gradient(noisy, images, labels)  # the first step teaches the sites who reads them
     draws = torch.stack([gradient(noisy, images, labels) for _ in range(arguments.draws)])
     norm, mean = exact.square().sum(), draws.mean(0)

@@ -33,6 +33,9 @@ COMMANDS = {
     "demo": Command("actnn.cli.demo:main", "train a small ResNet exactly and compressed, and compare the two"),
     "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
     "bench variance": Command("actnn.bench.variance:main", "measure the noise that codes add to a gradient"),
+    "bench convergence": Command(
+        "actnn.bench.convergence:main", "train at every level and width, and compare accuracy"
+    ),
     "bench tables": Command("actnn.bench.tables:main", "write committed records as tables into a Markdown file"),
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
 }
@@ -62,7 +65,7 @@ def reject(arguments: Sequence[str]) -> NoReturn:
         prog="actnn",
         usage="actnn [--help] [--version] command …",
         description="Activation compressed training.",
-        epilog="commands:\n" + "\n".join(f"  {name:<14} {command.summary}" for name, command in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<17} {command.summary}" for name, command in COMMANDS.items()),
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)

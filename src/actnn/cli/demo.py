@@ -8,17 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import Any
 
 from actnn.bench.memory import MALLOC_SETTINGS
 from actnn.cli.arguments import Parser, at_least
-from actnn.cli.training import MEMORY_STEPS, SIZE, WARM_UP_STEPS, Settings
-from actnn.core.report import readable
+from actnn.cli.datasets import DIGITS, DIGITS_SIZE
+from actnn.cli.extras import require
+from actnn.cli.measurement import MEMORY_STEPS, WARM_UP_STEPS, Settings
+from actnn.cli.progress import progress_bars
+from actnn.core.memory import readable
 from actnn.errors import ActnnError
 
-IMAGES = 1797
-EXTRAS = {"torch": "torch", "sklearn": "demo", "rich": "demo"}
 # threads that spin while they wait are slow beside whatever else the machine does
 QUIET_THREADS = {"OMP_WAIT_POLICY": "passive"}
 
@@ -26,9 +26,7 @@ QUIET_THREADS = {"OMP_WAIT_POLICY": "passive"}
 def main(argv: Sequence[str]) -> int:
     """Run the demo and print its table."""
     settings = parse(argv)
-    missing = sorted({extra for module, extra in EXTRAS.items() if find_spec(module) is None})
-    if missing:
-        raise ActnnError(f"the demo needs more packages than are installed: pip install 'actnn[{','.join(missing)}]'")
+    require("the demo", ("torch", "sklearn", "rich"))
     show(settings, measure(settings))
     return 0
 
@@ -39,18 +37,15 @@ def parse(argv: Sequence[str]) -> Settings:
     parser.add_argument("--epochs", type=at_least(1), default=4, help="passes over the training set (default: 4)")
     parser.add_argument("--batch", type=at_least(2), default=64, help="images in a step (default: 64)")
     parser.add_argument("--bits", type=int, choices=range(1, 9), default=2, help="width of a code (default: 2)")
-    parser.add_argument("--limit", type=at_least(10), default=IMAGES, help="use only so many images (default: all)")
+    parser.add_argument("--limit", type=at_least(10), default=DIGITS, help="use only so many images (default: all)")
     given = parser.parse_args(argv)
-    return Settings(given.epochs, min(given.limit, IMAGES), given.batch, given.bits)
+    return Settings(given.epochs, min(given.limit, DIGITS), given.batch, given.bits)
 
 
 def measure(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return all figures of each contestant; a progress bar for each shows how far it is."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     steps = settings.training_steps + WARM_UP_STEPS + MEMORY_STEPS
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns) as progress:
+    with progress_bars() as progress:
         bars = {name: progress.add_task(name, total=steps) for name in settings.contestants}
 
         def advance(name: str) -> None:
@@ -65,7 +60,7 @@ def measure(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def child(arguments: Sequence[str], environment: dict[str, str], advance: Callable[[str], None]) -> dict[str, Any]:
     """Carry out one measurement in a fresh process; call ``advance`` after each step and return the result."""
-    command = [sys.executable, "-m", "actnn.cli.training", *arguments]
+    command = [sys.executable, "-m", "actnn.cli.measurement", *arguments]
     message: dict[str, Any] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | environment, text=True) as process:
         for line in process.stdout:
@@ -89,7 +84,7 @@ def show(settings: Settings, figures: dict[str, dict[str, Any]]) -> None:
         "peak memory above the model": ("peak", readable),
         "time of an epoch, median": ("seconds", "{:.2f} s".format),
     }
-    title = f"ResNet on handwritten digits, {SIZE}×{SIZE}, {settings.batch} images a step"
+    title = f"ResNet on handwritten digits, {DIGITS_SIZE}×{DIGITS_SIZE}, {settings.batch} images a step"
     table = Table("", title=title, title_justify="left")
     for name in settings.contestants:
         table.add_column(name, justify="right")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,19 @@ ROUNDINGS = {rounding.name.lower(): rounding for rounding in Rounding}
 
 @dataclass(frozen=True)
 class Policy:
-    """How one converted model keeps its activations."""
+    """How one converted model keeps its activations.
+
+    ``bits`` holds the average width of each group of layers. Samples of one code may differ in width where
+    ``adaptive_maps`` and ``adaptive_batch_norm`` say so, layers of one group where ``per_layer`` does.
+    """
 
     compress: bool
-    bits: tuple[int, ...]
+    bits: tuple[float, ...]
     compress_batch_norm: bool
+    adaptive_maps: bool
+    adaptive_batch_norm: bool
+    per_layer: bool
+    use_gradient: bool
     rounding: Rounding
     share_codes: bool
     pipeline_threshold: int | None
@@ -29,8 +36,13 @@ class Policy:
     log_memory: bool
     log_speed: bool
 
-    def bits_of(self, group: int) -> int:
-        """Return the width of a layer's codes by its ``group``."""
+    @property
+    def adaptive(self) -> bool:
+        """Whether any width is decided while training."""
+        return self.compress and (self.adaptive_maps or self.adaptive_batch_norm or self.per_layer)
+
+    def bits_of(self, group: int) -> float:
+        """Return the average width of a layer's codes by its ``group``."""
         if not 0 <= group < len(self.bits):
             raise ConfigError(
                 f"a layer has group={group}, but activation_compression_bits={list(self.bits)} "
@@ -66,8 +78,6 @@ def _bits(value: Any) -> str | None:
             return f"{width!r} is not a width"
         if not 1 <= width <= MAX_BITS:
             return f"a width of {width} bits does not exist: expected 1 to {MAX_BITS}"
-        if width != int(width):
-            return f"{width} is a fractional average, which needs widths decided per sample; this version has 1 to 8"
     return None
 
 
@@ -80,19 +90,17 @@ def _threshold(value: Any) -> str | None:
     return None if value is None or whole else "expected a number of bytes, or None for no limit"
 
 
-_ADAPTIVE = "widths decided while training are not part of this version"
-
 KNOBS: Mapping[str, Knob] = {
     "compress_activation": Knob(True, _boolean),
     "activation_compression_bits": Knob([2, 8, 8], _bits),
     "pergroup": Knob(True, _only(True, "the format has one range for each group of 256 elements")),
     "perlayer": Knob(True, _boolean),
-    "initial_bits": Knob(8, _only(8, _ADAPTIVE)),
+    "initial_bits": Knob(8, _only(8, "first steps use the average width, so that they fit where later ones do")),
     "stochastic": Knob(True, _boolean),
     "rounding": Knob("dither", _rounding),
     "share_codes": Knob(True, _boolean),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
-    "use_gradient": Knob(False, _only(False, _ADAPTIVE)),
+    "use_gradient": Knob(False, _boolean),
     "adaptive_conv_scheme": Knob(True, _boolean),
     "adaptive_bn_scheme": Knob(True, _boolean),
     "simulate": Knob(False, _only(False, "codes are always real; compare with level L0 instead")),
@@ -112,8 +120,10 @@ LEVELS: Mapping[str, Mapping[str, Any]] = {
     "L0": {"compress_activation": False, **_FIXED_WIDTHS},
     "L1": {"activation_compression_bits": [4], "enable_quantized_bn": False, **_FIXED_WIDTHS},
     "L2": {"activation_compression_bits": [4], **_FIXED_WIDTHS},
+    "L2.5": {"activation_compression_bits": [2], "perlayer": False},
+    "L3": {"activation_compression_bits": [2]},
 }
-LATER_LEVELS = ("L2.5", "L3", "L3.1", "L4", "L5", "swap")
+LATER_LEVELS = ("L3.1", "L4", "L5", "swap")
 
 
 class Config:
@@ -157,21 +167,17 @@ class Config:
             chosen.set_optimization_level(level)
             return chosen.policy()
         values = {name: getattr(self, name) for name in KNOBS}
-        if values["compress_activation"] and (values["adaptive_conv_scheme"] or values["adaptive_bn_scheme"]):
-            warnings.warn(
-                "widths decided while training are not part of this version: every layer uses the fixed widths of "
-                f"activation_compression_bits={values['activation_compression_bits']}. Choose a level to say so "
-                "yourself: actnn.set_optimization_level('L2').",
-                UserWarning,
-                stacklevel=4,
-            )
         # a list that was changed in place never passed __setattr__
         if problem := _bits(values["activation_compression_bits"]):
             raise ConfigError(f"config.activation_compression_bits: {problem}.")
-        return Policy(
+        policy = Policy(
             compress=values["compress_activation"],
-            bits=tuple(int(width) for width in values["activation_compression_bits"]),
+            bits=tuple(float(width) for width in values["activation_compression_bits"]),
             compress_batch_norm=values["enable_quantized_bn"],
+            adaptive_maps=values["adaptive_conv_scheme"],
+            adaptive_batch_norm=values["adaptive_bn_scheme"],
+            per_layer=values["perlayer"],
+            use_gradient=values["use_gradient"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
             share_codes=values["share_codes"],
             pipeline_threshold=values["pipeline_threshold"],
@@ -179,6 +185,12 @@ class Config:
             log_memory=values["debug_memory_model"],
             log_speed=values["debug_speed"],
         )
+        if policy.compress and not policy.adaptive and any(width != int(width) for width in policy.bits):
+            raise ConfigError(
+                f"activation_compression_bits={list(policy.bits)} holds a fractional average, which needs widths that "
+                "differ: choose level 'L2.5' or 'L3', or whole numbers."
+            )
+        return policy
 
     def next_stream(self) -> int:
         """Return a number no layer had before, so that layers made one by one draw different noise."""

@@ -5,38 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from actnn.core.memory import readable
 from actnn.core.site import Site
-
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one layer kept in the last step, and the layers that read its code instead of keeping one of their own."""
+    """What one layer kept in the last step, and the layers that read its code instead of keeping one of their own.
+
+    ``bits`` is the average width of its codes, None where it has none; ``elements`` were coded, and ``sign_bits`` of
+    their width serve a mask that a ReLU would keep by itself.
+    """
 
     layer: str
     kind: str
     exact_bytes: int
     kept_bytes: int
-    readers: tuple[str, ...]
+    readers: tuple[str, ...] = ()
+    bits: float | None = None
+    elements: int = 0
+    sign_bits: float = 0.0
 
     @classmethod
     def of(cls, site: Site) -> Row:
         """Return the row of a site."""
         account = site.account
-        return cls(site.name, site.kind, account.exact_bytes, account.kept_bytes, tuple(account.readers))
+        figures = site.name, site.kind, account.exact_bytes, account.kept_bytes, tuple(account.readers)
+        if not account.elements:
+            return cls(*figures)
+        per_element = account.planes / account.elements, account.signs / account.elements
+        return cls(*figures, per_element[0], account.elements, per_element[1])
 
 
 @dataclass(frozen=True)
 class Report:
     """Bytes kept for backward by the last step's forward; prints as a table.
 
-    ``idle`` names layers that took no part in it, ``left_exact`` holds (layer, kind, reason).
+    ``idle`` names layers that took no part in it, ``left_exact`` holds (layer, kind, reason). With a memory budget,
+    ``limit`` is what it allows and ``other_bytes`` what layers keep that are not compressed.
     """
 
     rows: Sequence[Row]
     idle: Sequence[str]
     left_exact: Sequence[tuple[str, str, str]]
+    limit: int | None = None
+    other_bytes: int = 0
 
     @property
     def exact_bytes(self) -> int:
@@ -53,15 +66,32 @@ class Report:
         """How many times less that is; 1 where nothing was kept."""
         return self.exact_bytes / self.kept_bytes if self.kept_bytes else 1.0
 
+    @property
+    def average_bits(self) -> float | None:
+        """Average width of all codes, the signs that ReLU layers read not counted; None where there is no code."""
+        elements = sum(row.elements for row in self.rows)
+        values = sum((row.bits - row.sign_bits) * row.elements for row in self.rows if row.bits is not None)
+        return values / elements if elements else None
+
+    @property
+    def planes_per_element(self) -> float | None:
+        """Average width of all codes, signs and all; None where there is no code."""
+        elements = sum(row.elements for row in self.rows)
+        planes = sum(row.bits * row.elements for row in self.rows if row.bits is not None)
+        return planes / elements if elements else None
+
     def __str__(self) -> str:
         if not self.rows:
             table = ["nothing was kept yet: run a training step, then ask again"]
         else:
-            cells = [("layer", "kind", "exact", "kept", "ratio", "also read by")]
+            cells = [("layer", "kind", "exact", "kept", "ratio", "bits", "also read by")]
             for row in self.rows:
-                cells.append((row.layer, row.kind, *_sizes(row.exact_bytes, row.kept_bytes), ", ".join(row.readers)))
-            cells.append(("total", "", *_sizes(self.exact_bytes, self.kept_bytes), ""))
+                sizes = _sizes(row.exact_bytes, row.kept_bytes)
+                cells.append((row.layer, row.kind, *sizes, _width(row.bits), ", ".join(row.readers)))
+            sizes = _sizes(self.exact_bytes, self.kept_bytes)
+            cells.append(("total", "", *sizes, _width(self.planes_per_element), ""))
             table = _aligned(cells)
+            table += self._sentences()
         if self.idle:
             table += ["", f"kept nothing in this step: {', '.join(self.idle)}"]
         if self.left_exact:
@@ -69,14 +99,24 @@ class Report:
             table += [f"  {layer} ({kind}): {reason}" for layer, kind, reason in self.left_exact]
         return "\n".join(table)
 
+    def _sentences(self) -> list[str]:
+        sentences = []
+        if self.average_bits is not None:
+            sentences.append(
+                f"codes hold {self.average_bits:.2f} bits a value on average, "
+                f"{self.planes_per_element:.2f} with the signs that ReLU layers read from them"
+            )
+        if self.limit is not None:
+            held = self.kept_bytes + self.other_bytes
+            sentences.append(
+                f"memory budget {readable(self.limit)}: {readable(held)} kept, "
+                f"{readable(self.other_bytes)} of it by layers that are not compressed"
+            )
+        return ["", *sentences] if sentences else []
 
-def readable(count: float) -> str:
-    """Return a number of bytes for people."""
-    unit = 0
-    while count >= 1024 and unit < len(UNITS) - 1:
-        count /= 1024
-        unit += 1
-    return f"{count:.0f} {UNITS[unit]}" if unit == 0 else f"{count:.1f} {UNITS[unit]}"
+
+def _width(bits: float | None) -> str:
+    return "-" if bits is None else f"{bits:.2f}"
 
 
 def _sizes(exact: int, kept: int) -> tuple[str, str, str]:
@@ -89,7 +129,7 @@ def _aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
     lines = []
     for row in cells:
         adjusted = [
-            cell.rjust(width) if 2 <= column <= 4 else cell.ljust(width)
+            cell.rjust(width) if 2 <= column <= 5 else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(adjusted).rstrip())

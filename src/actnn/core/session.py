@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +11,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from actnn import kernels
-from actnn.core.format import MAX_BITS, TWO_SIDED, Family, Layout, Part, derive_key, uniform_layout
+from actnn.core.format import Family, Layout, Part, derive_key, uniform_layout
+from actnn.core.planner import Planner
 from actnn.core.policy import Policy
+from actnn.core.records import Record
 from actnn.core.report import Report, Row
+from actnn.core.samples import Floats, Indices
 from actnn.core.site import Site
 from actnn.core.tags import Tags
 from actnn.errors import ConfigError, SessionError
@@ -38,10 +42,13 @@ class Session:
     A step, for the byte accounts, is everything that was kept since the last backward began.
     """
 
-    def __init__(self, policy: Policy, seed: int = 0, stream: int = 0) -> None:
+    def __init__(self, policy: Policy, seed: int = 0, stream: int = 0, memory: int | None = None) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
             raise ConfigError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
+        if memory is not None and not (policy.compress and policy.compress_batch_norm):
+            raise ConfigError("a memory budget needs codes to choose the widths of: use level 'L2' or higher with it.")
         self.policy = policy
+        self.planner = Planner(policy, memory)
         self.seed = seed
         self.stream = stream
         self.sites: list[Site] = []
@@ -51,9 +58,9 @@ class Session:
         self._step = 1
         self._backward_seen = False
 
-    def site(self, name: str, kind: str, group: int = 0) -> Site:
+    def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False) -> Site:
         """Return a new site; its width is checked here, so that a bad group fails at conversion."""
-        site = Site(self, name, kind, index=len(self.sites), group=group)
+        site = Site(self, name, kind, index=len(self.sites), group=group, batch_norm=batch_norm)
         if self.policy.compress and site.bits:
             self.sites.append(site)
         return site
@@ -74,11 +81,19 @@ class Session:
         return derive_key(self.seed, (self.stream << 32) + site.index, site.next_call())
 
     def layout(self, site: Site, samples: int, elements: int, family: Family) -> Layout:
-        """Return the layout of a site's next code."""
-        # the sides of a two-sided code tell a mask, which takes about one bit
-        extra = 1 if family is TWO_SIDED else 0
-        bits = min(max(site.bits + extra, family.least_bits), MAX_BITS)
-        return uniform_layout(samples, elements, family, bits, self.policy.rounding)
+        """Return the layout that a site's code has at the average width, of which planning may make another."""
+        return uniform_layout(samples, elements, family, math.ceil(site.asked(family)), self.policy.rounding)
+
+    def plan(
+        self, site: Site, samples: int, elements: int, family: Family, measure: Callable[[int], Floats]
+    ) -> tuple[Layout, Record | None]:
+        """Return the layout of a site's next code, and what its readers complete in backward where widths are planned.
+
+        ``measure`` returns the ranges of all samples, reading one group of so many.
+        """
+        layout, record = self.planner.layout(site, samples, elements, family, measure)
+        site.codes(layout)
+        return layout, record
 
     def encode(self, arrays: Arrays, values: Array, site: Site, layout: Layout) -> Code:
         """Return the code of dense ``values`` (samples, elements)."""
@@ -124,15 +139,27 @@ class Session:
         if self.policy.log_memory:
             LOGGER.warning("%s keeps %d bytes instead of %d", site.name, kept_bytes, exact_bytes)
 
-    def forward_begins(self) -> None:
-        """Let every site expect the readers that it had in the last step."""
-        for site in self.sites:
-            site.learn()
+    def forward_begins(self, indices: Indices | None = None) -> None:
+        """Let every site expect the readers that it had in the last step, and give it its share of the budget.
+
+        ``indices`` tells which samples of the training set the batch holds.
+        """
+        changed = [site.learn() for site in self.sites]
+        self.planner.forward_begins(indices, not any(changed), self._kept_bytes())
 
     def backward_begins(self) -> None:
         """Note that a backward runs: what is kept next belongs to another step."""
         self._backward_seen = True
         self.tags.clear()
+
+    @property
+    def predictions(self) -> dict[str, float] | None:
+        """Where set to a dictionary, every backward adds the variance predicted for its layer's gradient to it."""
+        return self.planner.predictions
+
+    @predictions.setter
+    def predictions(self, predictions: dict[str, float] | None) -> None:
+        self.planner.predictions = predictions
 
     def current_step(self) -> int:
         """Return the number of the step that is being recorded."""
@@ -140,6 +167,20 @@ class Session:
             self._backward_seen = False
             self._step += 1
         return self._step
+
+    @property
+    def measures_memory(self) -> bool:
+        """Whether the next forward is to tell what all layers keep."""
+        return self.planner.budget is not None and self.planner.budget.measuring
+
+    def all_kept(self, nbytes: int) -> None:
+        """Note the bytes that a whole forward kept, with what layers keep that are not compressed."""
+        if self.planner.budget is not None:
+            self.planner.budget.other_bytes = max(0, nbytes - self._kept_bytes())
+            self.planner.budget.measuring = False
+
+    def _kept_bytes(self) -> int:
+        return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)
 
     def __getstate__(self) -> dict[str, Any]:
         # tags belong to tensors of this process
@@ -151,4 +192,6 @@ class Session:
         rows = [Row.of(site) for site in active]
         seen = {name for row in rows for name in (row.layer, *row.readers)}
         idle = [site.name for site in self.sites if site.name not in seen]
-        return Report(rows, idle, list(self.left_exact))
+        budget = self.planner.budget
+        limits = () if budget is None else (budget.limit, budget.other_bytes)
+        return Report(rows, idle, list(self.left_exact), *limits)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actnn.core.format import AFFINE, MAX_BITS, TWO_SIDED, Family
+from actnn.allocation.sensitivity import Transfer
+from actnn.core.format import AFFINE, MAX_BITS, TWO_SIDED, ZERO_EXACT, Family, Layout
+from actnn.core.samples import Floats
 
 if TYPE_CHECKING:
     from actnn.core.session import Session
@@ -13,10 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Account:
-    """What one site kept during one step: bytes with exact training and with codes, and who reads its codes."""
+    """What one site kept during one step: bytes with exact training and with codes, and who reads its codes.
+
+    ``elements`` were coded in ``planes`` bits all together, of which ``signs`` are there for a mask's sake.
+    """
 
     exact_bytes: int = 0
     kept_bytes: int = 0
+    elements: int = 0
+    planes: int = 0
+    signs: float = 0.0
     readers: list[str] = field(default_factory=list)
 
 
@@ -32,7 +40,11 @@ class Readers:
 class Site:
     """One layer of one session. ``group`` chooses its entry in ``activation_compression_bits``.
 
-    ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected.
+    ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. What
+    training tells of it is smoothed over steps: ``gradient``, the mean squared gradient norm that it reads codes with,
+    and ``weights``, what noise in its own codes costs by the sides of their values. ``share`` is the family and the
+    average width that it was given of the budget. ``transfer`` is how a map hands noise on to its weights, ``below``
+    the map whose output a BatchNorm reads, and ``handed_down`` what noise in the BatchNorm costs it.
     """
 
     session: Session = field(repr=False)
@@ -45,11 +57,35 @@ class Site:
     account: Account = field(default_factory=Account)
     expected: Readers = field(default_factory=lambda: Readers(sides=True, values=True))
     seen: Readers | None = None
+    gradient: float | None = None
+    weights: Floats | None = None
+    share: tuple[Family, float] | None = None
+    transfer: Transfer | None = None
+    below: Site | None = None
+    handed_down: float | None = None
+    batch_norm: bool = False
 
     @property
-    def bits(self) -> int:
-        """Average width of this site's codes."""
+    def bits(self) -> float:
+        """Average width that the settings give this site's codes."""
         return self.session.policy.bits_of(self.group)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the samples of its codes may differ in width."""
+        policy = self.session.policy
+        return policy.adaptive_batch_norm if self.batch_norm else policy.adaptive_maps
+
+    def asked(self, family: Family) -> float:
+        """Return the planes that the settings ask of a code of this family, on average."""
+        return min(self.bits + signs(family, self.bits), MAX_BITS)
+
+    def planes(self, family: Family) -> float:
+        """Return the planes of its next code, on average: its share of the budget where it was given one."""
+        if self.share is None:
+            return self.asked(family)
+        of, planes = self.share
+        return min(max(planes + signs(family, self.bits) - signs(of, self.bits), family.least_bits), MAX_BITS)
 
     def family(self) -> Family:
         """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them."""
@@ -64,7 +100,7 @@ class Site:
 
         The sides of a two-sided code take about one bit; at the largest width there is none to spare.
         """
-        return self.session.policy.share_codes and not (family is TWO_SIDED and self.bits == MAX_BITS)
+        return self.session.policy.share_codes and not (family is TWO_SIDED and self.bits > MAX_BITS - 1)
 
     def next_call(self) -> int:
         """Number the codes of this site, so that each has a key of its own."""
@@ -77,6 +113,15 @@ class Site:
         account.kept_bytes += kept_bytes
         account.exact_bytes += exact_bytes
         self.session.log_kept(self, kept_bytes, exact_bytes)
+
+    def codes(self, layout: Layout) -> None:
+        """Add a code to the account of the current step."""
+        account = self._account()
+        elements = layout.samples * layout.elements
+        account.elements += elements
+        widths = sum(layout.sample_bits) if layout.sample_bits is not None else layout.bits * layout.samples
+        account.planes += widths * layout.elements
+        account.signs += signs(layout.family, self.bits) * elements
 
     def read_by(self, reader: Site, exact_bytes: int) -> None:
         """Note that another site reads this one's code instead of keeping ``exact_bytes`` of its own."""
@@ -93,13 +138,27 @@ class Site:
         seen = self.seen or Readers()
         self.seen = Readers(seen.sides or readers.sides, seen.values or readers.values)
 
-    def learn(self) -> None:
-        """Expect from now on the readers that the last backward confirmed."""
-        if self.seen is not None:
-            self.expected, self.seen = self.seen, None
+    def learn(self) -> bool:
+        """Expect from now on the readers that the last backward confirmed; tell whether that changes anything."""
+        if self.seen is None:
+            return False
+        changed = self.expected != self.seen
+        self.expected, self.seen = self.seen, None
+        return changed
 
     def _account(self) -> Account:
         step = self.session.current_step()
         if self.step != step:
             self.step, self.account = step, Account()
         return self.account
+
+
+def signs(family: Family, bits: float) -> float:
+    """Return the part of a code's width that serves a ReLU's mask rather than values of ``bits`` bits.
+
+    A two-sided code has one plane more than an affine one of the same fineness. A zero-exact code serves its mask
+    without, but cannot do with less than its least width.
+    """
+    if family is TWO_SIDED:
+        return 1.0
+    return max(0.0, ZERO_EXACT.least_bits - bits) if family is ZERO_EXACT else 0.0

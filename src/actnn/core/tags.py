@@ -23,7 +23,8 @@ from actnn.core.site import Readers, Site
 class Tag:
     """What is known of one tensor in one step: its producer and its code, and whether exact training would keep it.
 
-    ``kept`` and ``bypass`` are the front end's: a code and how to read it, and a shorter way for the gradient.
+    ``source`` is the map that made the tensor. ``kept`` and ``bypass`` are the front end's: a code and how to read it,
+    and a shorter way for the gradient.
     """
 
     version: int
@@ -31,6 +32,7 @@ class Tag:
     kept: Any = None
     readers: Readers = field(default_factory=Readers)
     bypass: Any = None
+    source: Site | None = None
     counted: bool = False
 
 

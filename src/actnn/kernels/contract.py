@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actnn.core.format import Layout, Part
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Array = Any
 Key = tuple[int, int, int, int]
@@ -24,6 +27,9 @@ class Arrays(Protocol):
     def dtype(self, x: Array) -> str: ...
     def on_host(self, x: Array) -> bool: ...
     def pointer(self, x: Array) -> int: ...
+    def numpy(self, x: Array) -> np.ndarray:
+        """Return a small array as one of numpy, in host memory."""
+
     def threads(self) -> int: ...
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array: ...
     def arange(self, start: int, stop: int, like: Array) -> Array: ...
@@ -50,7 +56,7 @@ class Arrays(Protocol):
 
 
 class Backend(Protocol):
-    """A set of kernels; all of them agree with ``reference`` byte for byte.
+    """A set of kernels; all of them agree with ``reference`` byte for byte, and in sums but for rounding.
 
     ``values`` and ``grad`` are dense arrays of shape (samples, elements), in memory order.
     """
@@ -140,6 +146,31 @@ class Backend(Protocol):
         coefficients: tuple[Array, Array, Array],
     ) -> Array:
         """Return ``a[c] * grad + b[c] * v + d[c]`` for coefficients (a, b, d)."""
+
+    def ranges(
+        self,
+        arrays: Arrays,
+        values: Array,
+        layout: Layout,
+        stride: int,
+        channels: Channels | None = None,
+        normalization: Normalization | None = None,
+        weight: Array | None = None,
+    ) -> Array:
+        """Return sums of squared ranges (A-, A+, B-, B+) of each sample, float32 of shape (samples, 4).
+
+        A is the sum over the elements of a side of the squared range of that side of their group, B the same sum
+        weighted by ``weight[c]``, or A where there is no weight. With v the value, or what ``normalize`` would code,
+        an affine code has the one range ``max v - min v``, on the positive side. Else the side of an element is
+        ``not (v <= 0)``, and the ranges are ``max(0, max v)`` and ``max(0, -min v)``, the latter 0 where zero is exact.
+
+        Only the groups ``stride // 2``, ``stride // 2 + stride``, … of a sample are read, the first one where there
+        are none of these, and the sums multiplied up to the whole sample. Of the layout only shape and family count.
+        All four are NaN where one of the values read is not finite.
+        """
+
+    def energy(self, arrays: Arrays, values: Array, stride: int) -> Array:
+        """Return the sum of squares of each sample, float32, from the groups that ``ranges`` reads."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from actnn.errors import FormatError, UnsupportedError
 from actnn.kernels.contract import FLOATS, Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool
 from actnn.kernels.reference import Reference
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 SIMD = ("scalar", "avx2")
 DTYPES = {name: number for number, name in enumerate(FLOATS)}
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
@@ -87,6 +87,11 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_gradient_workspace": (_LAYOUT, _CHANNELS),
     "actnn_gradient_sums": (_LAYOUT, _CHANNELS, _INT32, *_CALL, _POINTER, _POINTER, _INT32, *(_POINTER,) * 3),
     "actnn_gradient": (_LAYOUT, _CHANNELS, _INT32, *_CALL, _POINTER, _POINTER, _INT32, *(_POINTER,) * 4),
+    "actnn_ranges": (
+        *(_LAYOUT, _CHANNELS, _NORMALIZATION, _POINTER, *_CALL),
+        *(_INT64, _POINTER, _INT32, _POINTER),
+    ),
+    "actnn_energy": (_INT64, _INT64, *_CALL, _INT64, _POINTER, _INT32, _POINTER),
     "actnn_max_pool": (_POOL, _INT32, _POINTER, _INT32, _POINTER, _POINTER),
     "actnn_copy": (_INT64, _INT64, _INT32, _POINTER, _POINTER),
     "actnn_clear": (_INT64, _INT64, _INT32, _POINTER),
@@ -236,12 +241,11 @@ class Native:
         key: Key,
     ) -> Array:
         buffer = arrays.empty((layout.nbytes,), "uint8", values)
-        parameters = [arrays.pointer(getattr(normalization, name)) for name in PARAMETERS]
         self._call(
             "actnn_normalize",
             c_layout(layout),
             c_channels(channels),
-            CNormalization(*parameters),
+            c_normalization(arrays, normalization),
             self._simd,
             arrays.threads(),
             (ctypes.c_uint32 * 4)(*key),
@@ -282,6 +286,38 @@ class Native:
         """Return the arguments that both functions of a gradient share."""
         pointers = arrays.pointer(code), arrays.pointer(grad)
         return int(rectified), self._simd, arrays.threads(), *pointers, dtype_code(arrays, grad)
+
+    def ranges(
+        self,
+        arrays: Arrays,
+        values: Array,
+        layout: Layout,
+        stride: int,
+        channels: Channels | None = None,
+        normalization: Normalization | None = None,
+        weight: Array | None = None,
+    ) -> Array:
+        result = arrays.empty((layout.samples, 4), "float32", values)
+        self._call(
+            "actnn_ranges",
+            c_layout(layout),
+            None if channels is None else c_channels(channels),
+            None if normalization is None else c_normalization(arrays, normalization),
+            None if weight is None else arrays.pointer(weight),
+            self._simd,
+            arrays.threads(),
+            stride,
+            arrays.pointer(values),
+            dtype_code(arrays, values),
+            arrays.pointer(result),
+        )
+        return result
+
+    def energy(self, arrays: Arrays, values: Array, stride: int) -> Array:
+        result = arrays.empty((values.shape[0],), "float32", values)
+        operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(result)
+        self._call("actnn_energy", *values.shape, self._simd, arrays.threads(), stride, *operands)
+        return result
 
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
         if len(pool.kernel) > 2:
@@ -357,6 +393,11 @@ def c_layout(layout: Layout) -> CLayout:
 def c_channels(channels: Channels) -> CChannels:
     """Return the channels as the C ABI wants them."""
     return CChannels(channels.count, channels.inner)
+
+
+def c_normalization(arrays: Arrays, normalization: Normalization) -> CNormalization:
+    """Return pointers to the arrays of a normalization."""
+    return CNormalization(*(arrays.pointer(getattr(normalization, name)) for name in PARAMETERS))
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,9 @@ class NumpyArrays:
     def pointer(self, x: Array) -> int:
         return int(x.ctypes.data)
 
+    def numpy(self, x: Array) -> np.ndarray:
+        return np.asarray(x)
+
     def threads(self) -> int:
         return os.cpu_count() or 1
 

@@ -21,6 +21,7 @@ from actnn.core.format import (
     index_bytes,
     plane_bytes,
 )
+from actnn.kernels import sampling
 from actnn.kernels.contract import Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool
 
 WORD = 0xFFFFFFFF
@@ -179,6 +180,21 @@ class Reference:
             grad = self.apply_mask(arrays, code, layout, grad, 1.0, 0.0)
         value = self.decode(arrays, code, layout, Part.WHOLE, "float32")
         return by_channel(arrays.cast(grad, "float32"), channels), by_channel(value, channels)
+
+    def ranges(
+        self,
+        arrays: Arrays,
+        values: Array,
+        layout: Layout,
+        stride: int,
+        channels: Channels | None = None,
+        normalization: Normalization | None = None,
+        weight: Array | None = None,
+    ) -> Array:
+        return sampling.ranges(arrays, values, layout, stride, channels, normalization, weight)
+
+    def energy(self, arrays: Arrays, values: Array, stride: int) -> Array:
+        return sampling.energy(arrays, values, stride)
 
     def encode_index(self, arrays: Arrays, values: Array, bits: int) -> Array:
         samples, elements = values.shape

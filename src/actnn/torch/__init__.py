@@ -1,7 +1,9 @@
 """The PyTorch front end."""
 
 from actnn.torch.convert import QModule
+from actnn.torch.data import DataLoader
 from actnn.torch.layers import *  # noqa: F403
 from actnn.torch.layers import LAYERS
+from actnn.torch.verify import verify
 
-__all__ = ["QModule", *(layer.__name__ for layer in LAYERS)]
+__all__ = ["DataLoader", "QModule", *(layer.__name__ for layer in LAYERS), "verify"]

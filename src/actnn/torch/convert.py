@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
 
+from actnn.core.memory import parse_memory
 from actnn.core.policy import Policy
 from actnn.core.report import Report
+from actnn.core.samples import check_indices
 from actnn.core.session import Session
-from actnn.core.settings import config
+from actnn.core.settings import QScheme, config
 from actnn.core.site import Site
 from actnn.errors import ConfigError, UnsupportedError
 from actnn.torch.layers import COMPRESSED, Compressed, CompressedBatchNorm
+from actnn.torch.memory import KeptBytes
 
 Exact = str | type[nn.Module]
-OWN = frozenset({"_model", "_session", "_previous"})
 
 
 class QModule(nn.Module):
@@ -29,18 +32,25 @@ class QModule(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, *, level: str | None = None, exact: Sequence[Exact] = (), seed: int = 0
+        self,
+        model: nn.Module,
+        *,
+        level: str | None = None,
+        exact: Sequence[Exact] = (),
+        seed: int = 0,
+        memory: str | float | None = None,
     ) -> None:
         super().__init__()
         check_model(model)
         policy = config.policy(level)
-        session = Session(policy, seed, stream=dist.get_rank() if dist.is_available() and dist.is_initialized() else 0)
+        stream = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        session = Session(policy, seed, stream, None if memory is None else parse_memory(memory))
         chosen = plan(model, session, policy, exact)
         previous = [(layer, getattr(layer, "site", None)) for layer, _, _ in chosen]
         for layer, twin, site in chosen:
             twin.adopt(layer, site)
         own = self.__dict__
-        own["_model"], own["_session"], own["_previous"] = model, session, previous
+        own["_model"], own["_session"], own["_previous"], own["_samples"] = model, session, previous, None
         for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             own[shared] = model.__dict__[shared]
         # the flag is the model's, reached like its other attributes
@@ -48,8 +58,26 @@ class QModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
-        self._session.forward_begins()
-        return self._model(*args, **kwargs)
+        session = self._session
+        session.forward_begins(self._batch_indices())
+        if not (session.measures_memory and self.training and torch.is_grad_enabled()):
+            return self._model(*args, **kwargs)
+        with KeptBytes(self._model) as kept:
+            result = self._model(*args, **kwargs)
+        session.all_kept(kept.total)
+        return result
+
+    def set_samples(self, indices: Any) -> None:
+        """Tell which samples of the training set the next batches hold, by position; None where that is not known.
+
+        Where widths are decided while training, samples whose gradients were large get more bits.
+        """
+        self.__dict__["_samples"] = None if indices is None else sample_indices(indices, None)
+
+    def _batch_indices(self) -> Any:
+        if self._samples is not None or not self._session.policy.use_gradient or QScheme.batch is None:
+            return self._samples
+        return sample_indices(QScheme.batch, QScheme.num_samples)
 
     def report(self) -> Report:
         """Return the bytes that each layer kept in the last training step."""
@@ -121,6 +149,11 @@ class QModule(nn.Module):
         return sorted({*super().__dir__(), *dir(self._model)})
 
 
+def sample_indices(given: Any, num_samples: int | None) -> Any:
+    """Return positions in the training set as an array on the host."""
+    return check_indices(given.detach().cpu().numpy() if isinstance(given, Tensor) else given, num_samples)
+
+
 def check_model(model: Any) -> None:
     """Raise a typed error unless ``model`` can be converted."""
     if isinstance(model, QModule):
@@ -143,7 +176,7 @@ def plan(
         reason = patterns.reason(name, layer) or reason_to_leave(layer, twin, policy)
         if reason is None and twin is not None:
             group = layer.site.group if isinstance(layer, Compressed) else 0
-            chosen.append((layer, twin, session.site(name or "model", twin.__name__, group)))
+            chosen.append((layer, twin, session.site(name or "model", twin.__name__, group, twin.normalizes)))
         elif reason is not None:
             session.left_exact.append((name or "model", type(layer).__name__, reason))
     patterns.check_all_matched(model)

@@ -26,6 +26,17 @@ def find(x: Tensor, session: Session) -> Tag | None:
     return tag if tag is not None and tag.owner is not None else None
 
 
+def set_source(x: Tensor, site: Site) -> None:
+    """Let a BatchNorm that reads ``x`` find the map that made it."""
+    site.session.tags.current(x, x._version).source = site
+
+
+def source(x: Tensor, session: Session) -> Site | None:
+    """Return the map that made ``x``, where that is known."""
+    tag = session.tags.find(x, x._version)
+    return None if tag is None else tag.source
+
+
 def exact_bytes(x: Tensor, session: Session) -> int:
     """Return the bytes that exact training keeps for this tensor, 0 where another reader counted it already."""
     tag = session.tags.current(x, x._version)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,9 @@ class TorchArrays:
 
     def pointer(self, x: Tensor) -> int:
         return x.data_ptr()
+
+    def numpy(self, x: Tensor) -> np.ndarray:
+        return x.detach().cpu().numpy()
 
     def threads(self) -> int:
         return torch.get_num_threads()

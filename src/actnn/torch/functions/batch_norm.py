@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from actnn import kernels
 from actnn.core import batch_norm as rules
 from actnn.core.format import Layout
+from actnn.core.records import Record
+from actnn.core.samples import Floats
 from actnn.core.site import Readers, Site
-from actnn.torch.functions.kept import Kept, Reading, first_order
+from actnn.torch.functions.kept import Kept, Reading, energies_of, first_order, on_host
 from actnn.torch.tensors import ARRAYS, Order, nbytes, per_channel
 
 
@@ -29,6 +31,7 @@ class Backward:
     order: Order
     layout: Layout
     count: int
+    record: Record | None
     of_input: bool = False
 
 
@@ -62,19 +65,27 @@ class Call:
         state = (self.site, self.readers, self.processes, order)
         if self.shared is not None:
             inverse = (statistics.variance + self.epsilon).rsqrt()
-            self.backward = Backward(*state, self.shared.reading.layout, statistics.count, of_input=True)
+            reading = self.shared.reading
+            self.backward = Backward(*state, reading.layout, statistics.count, reading.record, of_input=True)
             self.saved = (self.shared.tensors[0], weight, inverse, mean)
             return F.batch_norm(x, mean, statistics.variance, weight, bias, False, 0.0, self.epsilon)
         session, family = self.site.session, self.site.family()
         gamma, beta = per_channel(weight, 1.0, mean), per_channel(bias, 0.0, mean)
-        layout = session.layout(self.site, *order.rows, family)
         normalization, inverse = rules.prepare(ARRAYS, statistics, self.epsilon, gamma, beta, family)
+        average = session.layout(self.site, *order.rows, family)
+
+        def ranges(stride: int) -> Floats:
+            # readers of the output see gamma times the noise
+            weight = (channels, normalization, gamma.square())
+            return on_host(backend.ranges(ARRAYS, flat, average, stride, *weight))
+
+        layout, record = session.plan(self.site, *order.rows, family, ranges)
         y = order.unfilled(x)
         code = backend.normalize(ARRAYS, flat, order.flat(y), channels, normalization, layout, session.key(self.site))
         threshold = None if family.affine else normalization.threshold
-        self.backward = Backward(*state, layout, statistics.count)
+        self.backward = Backward(*state, layout, statistics.count, record)
         self.saved = (code, weight, inverse, threshold)
-        self.kept = Kept(Reading(order, layout, normalized=True), (code, weight, bias, threshold))
+        self.kept = Kept(Reading(order, layout, normalized=True, record=record), (code, weight, bias, threshold))
         return y
 
     def account(self) -> None:
@@ -175,6 +186,8 @@ def gradients(
         scheme = rules.scheme_of(ARRAYS, inverse, gamma, extra)
     sums = backend.gradient_sums(ARRAYS, flat, channels, code, state.layout, rectified)
     grad_weight, grad_bias = rules.parameter_gradients(scheme, *sums)
+    if state.record is not None:
+        observe(state, grad, scheme, grad_weight, inverse, need_weight, rectified)
     grad_x = None
     if need_x:
         joint = (grad_weight, grad_bias)
@@ -185,6 +198,29 @@ def gradients(
             backend.gradient(ARRAYS, flat, channels, code, state.layout, rectified, coefficients)
         )
     return grad_x, grad_weight if need_weight else None, grad_bias if need_bias else None
+
+
+def observe(
+    state: Backward,
+    grad: Tensor,
+    scheme: rules.Scheme,
+    grad_weight: Tensor,
+    inverse: Tensor,
+    need_weight: bool,
+    rectified: bool,
+) -> None:
+    """Tell the planner the gradient with which a BatchNorm read a code."""
+    scale = float(inverse.square().mean()) if state.of_input else 1.0
+    state.site.session.planner.observe_batch_norm(
+        state.record,
+        state.site,
+        energies_of(state.site, grad),
+        scale,
+        lambda: (on_host(scheme.slope), on_host(grad_weight / state.count)),
+        learns=need_weight,
+        masked=rectified,
+        sides=state.readers.sides,
+    )
 
 
 class FixedBatchNormFunction(Function):

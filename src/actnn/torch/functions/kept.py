@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from actnn import kernels
 from actnn.core import batch_norm as rules
 from actnn.core.format import AFFINE, Family, Layout, Part
+from actnn.core.records import OUTPUT, POSITIVE_OUTPUT, Record
+from actnn.core.samples import Floats
 from actnn.core.session import Code
 from actnn.core.site import Site
 from actnn.errors import UnsupportedError
@@ -25,13 +28,15 @@ class Reading:
     """How to read an activation from saved tensors; holds no tensor itself, so it may stay on a context.
 
     ``layout`` None: the one saved tensor is the activation. Otherwise it is the buffer of a code; with ``normalized``,
-    that of a BatchNorm's coded value, and gamma, beta and the threshold are saved behind it.
+    that of a BatchNorm's coded value, and gamma, beta and the threshold are saved behind it. ``record`` is there where
+    widths are planned.
     """
 
     order: Order
     layout: Layout | None = None
     part: Part = Part.WHOLE
     normalized: bool = False
+    record: Record | None = None
 
     @property
     def signed(self) -> bool:
@@ -58,6 +63,13 @@ class Reading:
         """
         backend = kernels.select(ARRAYS, grad)
         return self.order.shaped(backend.apply_mask(ARRAYS, mask, self.layout, self.order.flat(grad), above, below))
+
+    def observe(self, site: Site, grad: Tensor, coefficient: Callable[[], float]) -> None:
+        """Tell the planner the gradient with which a map at ``site`` read this activation."""
+        if self.record is not None:
+            columns = POSITIVE_OUTPUT if self.part is Part.POSITIVE else OUTPUT
+            energies = energies_of(site, grad, self.order.batched)
+            site.session.planner.observe(self.record, site, columns, coefficient(), energies)
 
     def _affine(
         self, code: Tensor, gamma: Tensor | None, beta: Tensor | None, threshold: Tensor | None
@@ -89,13 +101,31 @@ def encode(x: Tensor, site: Site, family: Family = AFFINE, batched: bool = True)
     """Return a code of ``x``; None where that would not be smaller than ``x`` itself."""
     check_floating(x, site.name)
     site.session.check_open()
-    order = Order.of(x, batched)
-    layout = site.session.layout(site, *order.rows, family)
-    if layout.nbytes >= nbytes(x):
+    order, session = Order.of(x, batched), site.session
+    average = session.layout(site, *order.rows, family)
+    if average.nbytes >= nbytes(x):
         return None
-    code = site.session.encode(ARRAYS, order.flat(x), site, layout)
+    flat, backend = order.flat(x), kernels.select(ARRAYS, x)
+
+    def ranges(stride: int) -> Floats:
+        return on_host(backend.ranges(ARRAYS, flat, average, stride))
+
+    layout, record = session.plan(site, *order.rows, family, ranges)
+    code = session.encode(ARRAYS, flat, site, layout)
     site.keeps(nbytes(code.buffer))
-    return Kept(Reading(order, layout), (code.buffer,))
+    return Kept(Reading(order, layout, record=record), (code.buffer,))
+
+
+def energies_of(site: Site, grad: Tensor, batched: bool = True) -> Floats:
+    """Return the squared norm of each sample's gradient, as far as the planner wants it read."""
+    order = Order.of(grad, batched)
+    stride = site.session.planner.stride(order.rows[1])
+    return on_host(kernels.select(ARRAYS, grad).energy(ARRAYS, order.flat(grad), stride))
+
+
+def on_host(x: Tensor) -> Floats:
+    """Return a small tensor as an array of doubles."""
+    return ARRAYS.numpy(x).astype(np.float64)
 
 
 def itself(x: Tensor, site: Site) -> Kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from actnn.allocation.sensitivity import Transfer, convolution_coefficient, linear_coefficient
 from actnn.core.site import Site
-from actnn.torch.functions.kept import Kept, first_order
+from actnn.torch.functions.kept import Kept, first_order, on_host
 from actnn.torch.tensors import Order
+
+# positions over which the statistics of a layer's transfer are averaged, and the variance of a channel that has none
+ENOUGH_POSITIONS = 4096
+LEAST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,24 @@ class Convolution:
         fixed = (self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups)
         bias_sizes = [weight.shape[1] * self.groups if self.transposed else weight.shape[0]]
         return torch.ops.aten.convolution_backward(grad, x, weight, bias_sizes, *fixed, (False, True, bias))[1:]
+
+    def coefficient(self, inputs: tuple[int, ...], outputs: tuple[int, ...], kernel: tuple[int, ...]) -> float:
+        """Return how much of the input's noise the gradient of the weight takes over."""
+        fixed = (self.stride, self.padding, self.dilation, self.groups, self.transposed)
+        return convolution_coefficient(inputs, outputs, kernel, *fixed)
+
+    def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
+        """Return how noise in the gradient of ``y`` reaches that of the weight."""
+        positions = math.prod(y.shape[2:])
+        x, y = (few(values, positions) for values in (x, y))
+        with torch.no_grad():
+            normalized = normalize(y, [0, *range(2, y.dim())])
+            aligned = self.parameter_gradients(normalized, x.detach(), weight.detach().to(x.dtype), False)[0]
+            if self.transposed:
+                aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
+            rows = aligned.float().flatten(1) / max(1, len(y) * positions)
+        share = self.coefficient(tuple(x.shape[2:]), tuple(y.shape[2:]), tuple(weight.shape[2:]))
+        return transfer_of(rows, share * energy_of(x))
 
     def input_gradient(self, grad: Tensor, weight: Tensor, space: tuple[int, ...]) -> Tensor:
         """Return the gradient of an input that extends over ``space``: the opposite convolution, of no activation."""
@@ -86,6 +110,8 @@ class ConvolutionFunction(Function):
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
             grad_weight, grad_bias = ConvolutionFunction.parameter_gradients(ctx, grad, saved, weight, need_bias)
+            ends = ctx.space, tuple(grad.shape[2:]), tuple(weight.shape[2:])
+            ctx.reading.observe(ctx.site, grad, lambda: ctx.convolution.coefficient(*ends))
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
         if need_x:
@@ -118,7 +144,10 @@ class LinearFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         weight, *saved = ctx.saved_tensors
-        grad_weight = LinearFunction.weight_gradient(ctx, grad, saved) if need_weight else None
+        grad_weight = None
+        if need_weight:
+            grad_weight = LinearFunction.weight_gradient(ctx, grad, saved)
+            ctx.reading.observe(ctx.site, grad, lambda: linear_coefficient(math.prod(grad.shape[1:-1])))
         grad_bias = rows(grad).sum(0) if need_bias else None
         grad_x = grad @ weight.to(grad.dtype) if need_x else None
         return grad_x, grad_weight, grad_bias, None, None
@@ -130,6 +159,35 @@ class LinearFunction(Function):
         for part, x in decoded(ctx, grad, saved):
             grad_weight = added(grad_weight, rows(part).T @ rows(x))
         return grad_weight
+
+
+def transfer(x: Tensor, y: Tensor) -> Transfer:
+    """Return how noise in the gradient of a linear layer's output reaches that of its weight."""
+    with torch.no_grad():
+        x, y = (rows(few(values, math.prod(values.shape[1:-1]))).float() for values in (x, y))
+        aligned = normalize(y, [0]).T @ x / max(1, len(y))
+    return transfer_of(aligned, energy_of(x))
+
+
+def transfer_of(rows_of_channels: Tensor, patch: float) -> Transfer:
+    """Return a transfer from mean(x̂ h) of each channel and the energy of a patch."""
+    return Transfer(on_host(rows_of_channels.square().sum(1)), patch)
+
+
+def few(values: Tensor, positions: int) -> Tensor:
+    """Return as many samples as have enough positions to average over."""
+    return values[: -(-ENOUGH_POSITIONS // max(1, positions))]
+
+
+def normalize(y: Tensor, axes: list[int]) -> Tensor:
+    """Return a tensor with mean 0 and variance 1 along some axes, in its own type."""
+    variance, mean = torch.var_mean(y.float(), axes, correction=0, keepdim=True)
+    return ((y - mean) * (variance + LEAST_VARIANCE).rsqrt()).to(y.dtype)
+
+
+def energy_of(x: Tensor) -> float:
+    """Return the mean squared norm of a sample."""
+    return float(x.detach().float().square().sum()) / max(1, len(x))
 
 
 def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:

@@ -18,13 +18,14 @@ class Compressed(nn.Module):
     """What all compressed layers share: a site, and the way from a plain layer to this one and back."""
 
     plain: ClassVar[type[nn.Module]]
+    normalizes: ClassVar[bool] = False
     site: Site
 
     def __init__(self, *args: Any, group: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # a layer made by hand has a session of its own until QModule takes it in
         session = Session(config.policy(), stream=config.next_stream())
-        self.site = session.site(type(self).__name__, type(self).__name__, group)
+        self.site = session.site(type(self).__name__, type(self).__name__, group, self.normalizes)
 
     @classmethod
     def adopt(cls, layer: nn.Module, site: Site) -> None:

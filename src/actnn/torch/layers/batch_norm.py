@@ -21,6 +21,8 @@ from actnn.torch.tensors import Order, check_floating, nbytes
 class CompressedBatchNorm(Compressed):
     """BatchNorm of any rank."""
 
+    normalizes = True
+
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised: by the batch in training, by the running statistics in evaluation."""
         processes = self.processes()
@@ -43,6 +45,7 @@ class CompressedBatchNorm(Compressed):
             return super().forward(x)
         self.site.session.check_open()
         self.site.keeps(0, exact_bytes)
+        self.site.below = tags.source(x, self.site.session)
         y = BatchNormFunction.apply(x, self.weight, self.bias, call)
         if y.requires_grad and call.kept is not None:
             tags.put(y, call.kept, self.site, call.readers, self.bypass(x, call))

@@ -10,13 +10,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from actnn.allocation.sensitivity import Transfer
 from actnn.errors import ShapeError
-from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction
+from actnn.torch import tags
+from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import check_floating
 
 
-class CompressedConvolution(Compressed):
+class CompressedMap(Compressed):
+    """A layer that is linear in its input, of which it keeps a code."""
+
+    def is_source(self, y: Tensor, measure: Callable[[], Transfer]) -> None:
+        """Let a BatchNorm that reads ``y`` find this layer, and how this layer hands noise on to its weights."""
+        planner = self.site.session.planner
+        if planner.active and self.training and self.weight.requires_grad:
+            tags.set_source(y, self.site)
+            if self.site.transfer is None or planner.is_time(self.site):
+                self.site.transfer = measure()
+
+
+class CompressedConvolution(CompressedMap):
     """A convolution of any rank that keeps a code of its input."""
 
     function: ClassVar[Callable[..., Tensor]]
@@ -42,6 +56,7 @@ class CompressedConvolution(Compressed):
             else nullcontext()
         ):
             y = ConvolutionFunction.apply(batch, self.weight, self.bias, kept, self.site, convolution)
+        self.is_source(y, lambda: convolution.transfer(batch, y, self.weight))
         return y if batch is x else y.squeeze(0)
 
     def check_input(self, x: Tensor, rank: int) -> None:
@@ -126,7 +141,7 @@ class QConvTranspose3d(TransposedConvolution, nn.ConvTranspose3d):
     function, opposite = staticmethod(F.conv_transpose3d), staticmethod(F.conv3d)
 
 
-class QLinear(Compressed, nn.Linear):
+class QLinear(CompressedMap, nn.Linear):
     """``nn.Linear`` that keeps a code of its input."""
 
     plain = nn.Linear
@@ -142,4 +157,6 @@ class QLinear(Compressed, nn.Linear):
                 f"expected {self.in_features} features on the last axis."
             )
         kept = self.keep(x, self.weight.requires_grad)
-        return LinearFunction.apply(x, self.weight, self.bias, kept, self.site)
+        y = LinearFunction.apply(x, self.weight, self.bias, kept, self.site)
+        self.is_source(y, lambda: transfer(x, y))
+        return y

@@ -1,0 +1,256 @@
+"""Widths decided while training: between layers after each step, between the samples of a code when it is made.
+
+NOTE [Widths]
+1. What noise in a sample costs is the squared range of its groups, known from this forward, times the squared gradient
+   of whoever reads it, known from backwards before it. Until there was one, every sample has the average width.
+2. Gradients of a step count only if all of them are finite: an overflow, which a loss scaler skips, teaches nothing.
+3. A site's share changes only when a forward of the whole model begins: a recomputed forward must make codes of the
+   same size as the first one.
+4. The budget is what fixed widths of the same average would take; only its distribution is decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actnn.allocation.problem import Demand
+from actnn.allocation.sensitivity import batch_norm_coefficient, handed_down, rounding_factor
+from actnn.allocation.solvers import allocate_jointly, allocate_samples
+from actnn.core.budget import MemoryBudget
+from actnn.core.format import GROUP, MAX_BITS, Family, Layout, plane_bytes, uniform_layout
+from actnn.core.policy import Policy
+from actnn.core.records import BOTH_SIDES, POSITIVE_SIDE, Record, set_shares
+from actnn.core.samples import Floats, Indices, SampleNorms
+from actnn.core.site import Site
+
+Average = TypeVar("Average", float, Floats)
+
+# enough groups of a sample to know its range, and few enough to read no more than an eighth of it
+LEAST_GROUPS = 32
+MOST_STRIDE = 8
+SMOOTHING = 0.5
+# what a BatchNorm hands down goes on to further layers: measured, about half as much again
+CHAIN = 1.5
+# what a BatchNorm hands down until that is known
+HANDED_DOWN = 10.0
+# steps after which what changes slowly is measured again
+RENEWED = 64
+GOLDEN_RATIO = 0.6180339887
+
+
+class Planner:
+    """The part of a session that decides widths."""
+
+    def __init__(self, policy: Policy, memory: int | None = None) -> None:
+        self.policy = policy
+        self.budget = None if memory is None else MemoryBudget(memory)
+        self.norms = SampleNorms()
+        self.indices: Indices | None = None
+        self.predictions: dict[str, float] | None = None
+        self.handed_down = HANDED_DOWN
+        self._observed: dict[Record, None] = {}
+        self._gradients: dict[Site, list[float]] = {}
+        self._sound = True
+        self._steps = 0
+        self._demands: list[tuple[Record, Demand]] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether codes and gradients are measured."""
+        return self.policy.adaptive or self.budget is not None or self.predictions is not None
+
+    def stride(self, elements: int) -> int:
+        """Return which groups of a sample are measured: every one, or one of so many."""
+        if self.predictions is not None:
+            return 1
+        return min(MOST_STRIDE, max(1, -(-elements // GROUP) // LEAST_GROUPS))
+
+    def layout(
+        self, site: Site, samples: int, elements: int, family: Family, measure: Callable[[int], Floats]
+    ) -> tuple[Layout, Record | None]:
+        """Return the layout of a site's next code, and the record that its readers complete in backward.
+
+        ``measure`` returns the ranges of every sample, given a stride.
+        """
+        planes = self._planes(site, samples, elements, family)
+        if not self.active:
+            return uniform_layout(samples, elements, family, planes // max(1, samples), self.policy.rounding), None
+        ranges = measure(self.stride(elements))
+        record = Record(site, None, ranges, self._indices_of(samples))  # type: ignore[arg-type]
+        widths = self._widths(record, samples, planes, family)
+        if widths.min(initial=MAX_BITS) == widths.max(initial=0):
+            record.layout = uniform_layout(samples, elements, family, int(widths[0]), self.policy.rounding)
+        else:
+            record.layout = Layout(samples, elements, family, 0, self.policy.rounding, tuple(widths.tolist()))
+        return record.layout, record
+
+    def observe(
+        self,
+        record: Record,
+        reader: Site,
+        columns: Floats,
+        coefficient: float,
+        energies: Floats,
+        below: float = 0.0,
+    ) -> None:
+        """Note the squared gradient norms with which a reader felt a code's noise.
+
+        ``coefficient`` tells how much of it the reader's own gradient takes over, ``below`` those of layers below it.
+        """
+        if not np.isfinite(energies).all():
+            self._sound = False
+            return
+        self._observed[record] = None
+        mean = float(energies.mean())
+        record.weights += columns * ((coefficient + CHAIN * below) * mean)
+        self._gradients.setdefault(reader, []).append(mean)
+        if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
+            record.relative.append(energies / (reader.gradient or mean))
+        if self.predictions is not None:
+            felt = float(energies @ record.noise(columns, rounding_factor(self.policy.rounding)))
+            for felt_by, share in ((reader, coefficient), (reader.below, below)):
+                if felt_by is not None:
+                    self.predictions[felt_by.name] = self.predictions.get(felt_by.name, 0.0) + share * felt
+
+    def observe_batch_norm(
+        self,
+        record: Record,
+        reader: Site,
+        energies: Floats,
+        scale: float,
+        channels: Callable[[], tuple[Floats, Floats]],
+        learns: bool,
+        masked: bool,
+        sides: bool,
+    ) -> None:
+        """Note the squared gradient norms with which a BatchNorm read a code whose noise counts ``scale`` times.
+
+        ``channels`` returns slope and mean(g x̂) of each channel, ``learns`` tells whether gamma does. Behind a ReLU
+        (``sides``) only the positive side has a gradient; ``masked`` tells that the energies still hold what the ReLU,
+        whose backward is this one, will take away.
+        """
+        columns = POSITIVE_SIDE if sides else BOTH_SIDES
+        coefficient = scale * batch_norm_coefficient(record.layout.elements, rectified=sides and not masked)
+        self._learn_what_is_handed_down(reader, coefficient, float(energies.mean()), channels)
+        below = self.handed_down if reader.handed_down is None else reader.handed_down
+        self.observe(record, reader, columns, coefficient if learns else 0.0, energies, coefficient * below)
+
+    def _learn_what_is_handed_down(
+        self, reader: Site, coefficient: float, energy: float, channels: Callable[[], tuple[Floats, Floats]]
+    ) -> None:
+        """Find out now and then what noise in a BatchNorm costs the layer below it."""
+        if reader.below is None or reader.below.transfer is None or not math.isfinite(energy):
+            return
+        if reader.handed_down is not None and not self.is_time(reader):
+            return
+        found = handed_down(*channels(), reader.below.transfer, coefficient, energy)
+        if math.isfinite(found):
+            reader.handed_down = found
+            # a BatchNorm above a sum or a concatenation hands down to many: as much as the others do, on average
+            self.handed_down = smoothed(self.handed_down, found)
+
+    def is_time(self, site: Site) -> bool:
+        """Tell whether what changes slowly is to be measured again: not at all sites in the same step."""
+        return self._steps > 0 and (self._steps + site.index) % RENEWED == 0
+
+    def forward_begins(self, indices: Indices | None, settled: bool, kept_bytes: int) -> None:
+        """Learn from the last backward, and decide every site's share."""
+        self.indices = indices
+        self._steps += 1
+        if self.budget is not None:
+            self.budget.forward_begins()
+        records, gradients, sound = list(self._observed), self._gradients, self._sound
+        self._observed, self._gradients, self._sound = {}, {}, True
+        if not sound or not records or not self.active:
+            return
+        for reader, means in gradients.items():
+            reader.gradient = smoothed(reader.gradient, sum(means) / len(means))
+        by_site: dict[Site, list[Record]] = {}
+        for record in records:
+            by_site.setdefault(record.site, []).append(record)
+        for site, own in by_site.items():
+            site.weights = smoothed(site.weights, np.mean([record.weights for record in own], axis=0))
+        self._update_norms(records)
+        if self.budget is not None:
+            self._demands = self._demanded(records, lambda record: plane_bytes(record.layout.elements))
+            self.budget.measured(self._demands, kept_bytes, settled)
+        elif self.policy.per_layer:
+            self._demands = self._demanded(records, lambda record: record.layout.elements)
+            self._share_averages()
+
+    def _planes(self, site: Site, samples: int, elements: int, family: Family) -> int:
+        """Return the planes of all samples of a code together."""
+        if self.budget is not None:
+            self.budget.expect(site, samples * elements)
+        asked = site.planes(family)
+        if site.share is None:
+            # where the average leaves a fraction of a plane, some sites round down and others up
+            whole = math.floor(asked * samples + (site.index * GOLDEN_RATIO) % 1.0 * (asked % 1.0 > 0))
+        else:
+            whole = math.floor(asked * samples + 1e-3)
+        return min(max(whole, family.least_bits * samples), MAX_BITS * samples)
+
+    def _widths(self, record: Record, samples: int, planes: int, family: Family) -> NDArray[np.uint8]:
+        """Divide planes between the samples of a code."""
+        site = record.site
+        if samples > 1 and site.adaptive and np.isfinite(record.ranges).all():
+            negative, positive = self._sensitivities(record, site.weights)
+            return allocate_samples(Demand(family, 1.0, negative, positive), planes)
+        base, rest = divmod(planes, max(1, samples))
+        return np.full(samples, base, np.uint8) + (np.arange(samples) < rest).astype(np.uint8)
+
+    def _sensitivities(self, record: Record, weights: Floats | None) -> tuple[Floats, Floats]:
+        """Return what noise costs on the negative and on the positive side of each sample."""
+        felt = record.ranges * (BOTH_SIDES if weights is None else weights)
+        negative, positive = felt[:, 0] + felt[:, 2], felt[:, 1] + felt[:, 3]
+        if record.indices is not None:
+            norms = self.norms.of(record.indices)
+            negative, positive = negative * norms, positive * norms
+        return negative, positive
+
+    def _demanded(self, records: Iterable[Record], cost: Callable[[Record], int]) -> list[tuple[Record, Demand]]:
+        """Return the demand of each record; a site whose samples share one width demands as a whole."""
+        demands = []
+        for record in records:
+            if not np.isfinite(record.ranges).all():
+                continue
+            negative, positive = self._sensitivities(record, record.site.weights)
+            price = float(cost(record))
+            if not record.site.adaptive:
+                price *= record.layout.samples
+                negative, positive = negative.sum(keepdims=True), positive.sum(keepdims=True)
+            demands.append((record, Demand(record.layout.family, price, negative, positive)))
+        return demands
+
+    def _share_averages(self) -> None:
+        """Divide the bits of each group of layers between its sites."""
+        for group in {record.site.group for record, _ in self._demands}:
+            chosen = [(record, demand) for record, demand in self._demands if record.site.group == group]
+            bits = sum(
+                record.layout.samples * record.layout.elements * record.site.asked(record.layout.family)
+                for record, _ in chosen
+            )
+            set_shares(chosen, allocate_jointly([demand for _, demand in chosen], bits))
+
+    def _indices_of(self, samples: int) -> Indices | None:
+        return self.indices if self.indices is not None and len(self.indices) == samples else None
+
+    def _update_norms(self, records: Iterable[Record]) -> None:
+        """Average what all layers tell of each batch's samples."""
+        batches: dict[int, tuple[Indices, list[Floats]]] = {}
+        for record in records:
+            if record.indices is not None:
+                batches.setdefault(id(record.indices), (record.indices, []))[1].extend(record.relative)
+        for indices, relative in batches.values():
+            if relative:
+                self.norms.update(indices, np.mean(relative, axis=0))
+
+
+def smoothed(old: Average | None, new: Average) -> Average:
+    """Return a running average."""
+    return new if old is None else old + (1.0 - SMOOTHING) * (new - old)

@@ -1,0 +1,51 @@
+"""Records: what is known of each code of a step, and how sites get their shares from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from actnn.allocation.problem import Demand, Widths
+from actnn.allocation.sensitivity import noise_of_widths
+from actnn.core.format import Family, Layout
+from actnn.core.samples import Floats, Indices
+from actnn.core.site import Site
+
+# of which ranges a reader feels the noise: those of both sides or one, of the coded value or of a BatchNorm's output
+BOTH_SIDES = np.array([1.0, 1.0, 0.0, 0.0])
+POSITIVE_SIDE = np.array([0.0, 1.0, 0.0, 0.0])
+OUTPUT = np.array([0.0, 0.0, 1.0, 1.0])
+POSITIVE_OUTPUT = np.array([0.0, 0.0, 0.0, 1.0])
+
+
+@dataclass(eq=False)
+class Record:
+    """One code: the ranges of its samples, and, after its backward, what noise in them weighs."""
+
+    site: Site
+    layout: Layout
+    ranges: Floats
+    indices: Indices | None
+    weights: Floats = field(default_factory=lambda: np.zeros(4))
+    relative: list[Floats] = field(default_factory=list)
+
+    def noise(self, columns: Floats, factor: float) -> Floats:
+        """Return the energy of each sample's noise in what a reader feels of it."""
+        bits = self.layout.sample_bits or (self.layout.bits,) * self.layout.samples
+        of_side = noise_of_widths(self.layout.family)[np.array(bits, np.intp)]
+        felt = self.ranges * columns
+        return factor * (of_side[:, 0] * (felt[:, 0] + felt[:, 2]) + of_side[:, 1] * (felt[:, 1] + felt[:, 3]))
+
+
+def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]) -> None:
+    """Let each site have, from now on, the average width that its codes were given."""
+    totals: dict[Site, tuple[Family, float, int]] = {}
+    for (record, _), given in zip(chosen, widths, strict=True):
+        layout = record.layout
+        planes = float(given.mean()) * layout.samples * layout.elements
+        _, before, elements = totals.get(record.site, (layout.family, 0.0, 0))
+        totals[record.site] = layout.family, before + planes, elements + layout.samples * layout.elements
+    for site, (family, planes, elements) in totals.items():
+        site.share = family, planes / max(1, elements)

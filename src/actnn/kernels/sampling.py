@@ -1,0 +1,81 @@
+"""What the reference measures on some groups of each sample, to choose widths by.
+
+Shapes: S samples, R groups of a sample that are read, E = 256 elements of a group.
+"""
+
+from __future__ import annotations
+
+from actnn.core.format import GROUP, Layout
+from actnn.errors import FormatError
+from actnn.kernels.contract import Array, Arrays, Channels, Normalization
+
+
+def ranges(
+    arrays: Arrays,
+    values: Array,
+    layout: Layout,
+    stride: int,
+    channels: Channels | None,
+    normalization: Normalization | None,
+    weight: Array | None,
+) -> Array:
+    """Return the sums of squared ranges of ``Backend.ranges``."""
+    places, inside = read_elements(arrays, layout.elements, stride, values)
+    if layout.samples * layout.elements == 0:
+        return zeros(arrays, (layout.samples, 4), values)
+    x = arrays.cast(values[:, places], "float32")
+    channel = None if channels is None else places // channels.inner % channels.count
+    if normalization is not None:
+        x = (x - normalization.mean[channel]) * normalization.inverse[channel] - normalization.threshold[channel]
+    squares, sides = squared_ranges(arrays, x, layout)
+    columns = [
+        (square * (side * counted).sum(-1)).sum(-1)
+        for counted in (inside, inside if weight is None else inside * weight[channel])
+        for square, side in zip(squares, sides, strict=True)
+    ]
+    finite = arrays.amin(arrays.amin(arrays.cast(arrays.isfinite(x), "int64")))
+    whole = arrays.stack(columns, -1) * (layout.elements / int(inside.sum()))
+    return arrays.where(finite[:, None] == 1, whole, float("nan"))
+
+
+def squared_ranges(arrays: Arrays, x: Array, layout: Layout) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the squared range (S, R) of the negative and of the positive side, and which elements (S, R, E) are there.
+
+    Affine codes know one range only; it counts as that of the positive side.
+    """
+    low, high = arrays.amin(x), arrays.amax(x)
+    above = 1.0 - arrays.cast(x <= 0, "float32")
+    if layout.family.affine:
+        return (0.0 * high, (high - low) * (high - low)), (0.0 * above, 0.0 * above + 1.0)
+    # zero is exact where the negative side has no scale of its own
+    negative = arrays.where(low < 0, low * low, 0.0) if layout.family.scales == 2 else 0.0 * low
+    return (negative, arrays.where(high > 0, high * high, 0.0)), (1.0 - above, above)
+
+
+def energy(arrays: Arrays, values: Array, stride: int) -> Array:
+    """Return the sums of squares of ``Backend.energy``."""
+    samples, elements = values.shape
+    places, inside = read_elements(arrays, elements, stride, values)
+    if samples * elements == 0:
+        return zeros(arrays, (samples,), values)
+    x = arrays.cast(values[:, places], "float32")
+    return (x * x * inside).sum(-1).sum(-1) * (elements / int(inside.sum()))
+
+
+def read_elements(arrays: Arrays, elements: int, stride: int, like: Array) -> tuple[Array, Array]:
+    """Return the places (R, E) in a sample of the elements to read, and 1.0 for each of them.
+
+    A short last group repeats its last element, which then counts 0.0.
+    """
+    if stride < 1:
+        raise FormatError(f"every {stride}th group of a sample cannot be read: expected a stride of at least 1.")
+    groups = -(-elements // GROUP)
+    first = stride // 2 if stride // 2 < groups else 0
+    places = arrays.arange(0, groups * GROUP, like).reshape(groups, GROUP)[first::stride]
+    inside = places < elements
+    return arrays.where(inside, places, elements - 1), arrays.cast(inside, "float32")
+
+
+def zeros(arrays: Arrays, shape: tuple[int, ...], like: Array) -> Array:
+    """Return float32 zeros."""
+    return arrays.cast(0 * arrays.empty(shape, "uint8", like), "float32")

@@ -1,0 +1,251 @@
+"""What widths are chosen by: ranges and energy on every backend, the compiled ones as the reference has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from code_cases import NUMPY, REFERENCE, PoisonedArrays, assorted_values, layout_of, same_bits
+
+from actnn.core.format import FAMILIES, GROUP, Layout
+from actnn.errors import FormatError
+from actnn.kernels.contract import Channels, Normalization
+
+# (samples, channels, inner, outer): planes of one channel after another, or channels side by side (channels_last)
+FORMS = {
+    "planes": (4, 5, 777, 1),
+    "short planes": (3, 70, 49, 1),
+    "tiny planes": (3, 90, 4, 1),
+    "one short group": (5, 7, 3, 1),
+    "channels side by side": (4, 5, 1, 777),
+    "many channels": (2, 300, 1, 9),
+    "full groups": (2, 8, 1024, 1),
+    "many groups": (2, 3, 30_001, 1),
+}
+EXTRAS = {
+    "plain": (False, False),
+    "normalised": (True, False),
+    "weighted": (False, True),
+    "normalised and weighted": (True, True),
+}
+STRIDES = [1, 8]
+
+form = pytest.mark.parametrize("form", FORMS)
+family = pytest.mark.parametrize("family", FAMILIES)
+extras = pytest.mark.parametrize("extras", EXTRAS)
+stride = pytest.mark.parametrize("stride", STRIDES)
+
+
+def activations(form: str):
+    """Return values (samples, elements) whose groups differ in range, and their channels."""
+    samples, count, inner, outer = FORMS[form]
+    generator = np.random.default_rng(len(form))
+    values = generator.standard_normal((samples, outer, count, inner)) * generator.uniform(0.2, 3, (count, 1))
+    return (values + generator.normal(size=(count, 1))).astype(np.float32).reshape(samples, -1), Channels(count, inner)
+
+
+def parameters(channels: Channels, extras: str) -> tuple[Channels | None, Normalization | None, np.ndarray | None]:
+    """Return what ``ranges`` takes besides values, layout and stride."""
+    normalised, weighted = EXTRAS[extras]
+    generator = np.random.default_rng(1)
+    arrays = generator.normal(size=(5, channels.count)).astype(np.float32)
+    weight = generator.uniform(0, 2, channels.count).astype(np.float32)
+    return (
+        channels if normalised or weighted else None,
+        Normalization(*arrays) if normalised else None,
+        weight if weighted else None,
+    )
+
+
+def groups_read(elements: int, stride: int) -> list[slice]:
+    """Return the places of the groups that are read."""
+    starts = range(0, elements, GROUP)
+    return [slice(start, min(start + GROUP, elements)) for start in starts[stride // 2 :: stride] or starts[:1]]
+
+
+def expected_ranges(values, family: str, stride: int, channels, normalization, weight):
+    """Return the sums by their definition, group by group in float64."""
+    samples, elements = values.shape
+    x, weights = values.astype(np.float32), np.ones(elements)
+    if channels is not None:
+        channel = np.arange(elements) // channels.inner % channels.count
+    if normalization is not None:
+        x = (x - normalization.mean[channel]) * normalization.inverse[channel] - normalization.threshold[channel]
+    if weight is not None:
+        weights = weight[channel].astype(np.float64)
+    groups = groups_read(elements, stride)
+    sums = np.zeros((samples, 4))
+    for sample in range(samples):
+        for group in groups:
+            v, w = x[sample, group].astype(np.float64), weights[group]
+            if family == "affine":
+                sides = [(np.ptp(v), np.zeros_like(v)), (np.ptp(v), np.ones_like(v))]
+            else:
+                sides = [(max(0, -v.min()) * (family == "two_sided"), v <= 0), (max(0, v.max()), v > 0)]
+            sums[sample] += [reach**2 * side.sum() for reach, side in sides] + [
+                reach**2 * (w * side).sum() for reach, side in sides
+            ]
+    return sums * (elements / sum(group.stop - group.start for group in groups))
+
+
+@form
+@family
+@extras
+@stride
+def test_ranges_are_those_of_the_definition(backend, form, family, extras, stride):
+    values, channels = activations(form)
+    lender, chosen = PoisonedArrays(2), parameters(channels, extras)
+    found = backend.ranges(lender, values, layout_of(values, family), stride, *chosen)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected_ranges(values, family, stride, *chosen), rtol=1e-5)
+    lender.check_guards()
+
+
+@form
+@family
+@stride
+@pytest.mark.parametrize("extras", ["plain", "normalised and weighted"])
+def test_ranges_of_float16_are_those_of_the_reference(native, form, family, extras, stride):
+    values, channels = activations(form)
+    values, chosen = values.astype(np.float16), parameters(channels, extras)
+    layout = layout_of(values, family)
+    expected = REFERENCE.ranges(NUMPY, values, layout, stride, *chosen)
+    np.testing.assert_allclose(native.ranges(PoisonedArrays(), values, layout, stride, *chosen), expected, rtol=1e-5)
+
+
+@form
+@family
+@stride
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_ranges_of_torch_tensors_are_those_of_the_reference(native, form, family, stride, dtype):
+    torch = pytest.importorskip("torch")
+    arrays = pytest.importorskip("actnn.torch.tensors").ARRAYS
+    values, channels = activations(form)
+    tensor = torch.from_numpy(values).to(getattr(torch, dtype))
+    _, normalization, weight = parameters(channels, "normalised and weighted")
+    parts = (torch.from_numpy(part) for part in vars(normalization).values())
+    chosen = channels, Normalization(*parts), torch.from_numpy(weight)
+    layout = layout_of(values, family)
+    found, expected = (each.ranges(arrays, tensor, layout, stride, *chosen) for each in (native, REFERENCE))
+    np.testing.assert_allclose(arrays.numpy(found), arrays.numpy(expected), rtol=1e-5)
+
+
+@form
+@family
+@extras
+@stride
+def test_instructions_and_threads_change_no_bit_of_the_ranges(native, form, family, extras, stride):
+    values, channels = activations(form)
+    layout, chosen = layout_of(values, family), parameters(channels, extras)
+    scalar = type(native)(native.path, "scalar").ranges(PoisonedArrays(1), values, layout, stride, *chosen)
+    for threads in (1, 2, 3, 8):
+        same_bits(native.ranges(PoisonedArrays(threads), values, layout, stride, *chosen), scalar)
+
+
+@pytest.mark.parametrize("family", ["zero_exact", "two_sided"])
+def test_weights_of_one_count_the_elements(backend, family):
+    values, channels = activations("planes")
+    weight = np.ones(channels.count, np.float32)
+    found = backend.ranges(NUMPY, values, layout_of(values, family), 1, channels, None, weight)
+    np.testing.assert_allclose(found[:, 2:], found[:, :2], rtol=1e-6)
+
+
+@family
+def test_widths_play_no_role_in_the_ranges(backend, family):
+    values = activations("planes")[0]
+    one = backend.ranges(NUMPY, values, layout_of(values, family, 8), 1)
+    assert np.array_equal(backend.ranges(NUMPY, values, layout_of(values, family, sample_bits=(2, 8, 3, 4)), 1), one)
+
+
+def test_a_group_on_one_side_of_zero_has_no_range_on_the_other(backend):
+    values = np.abs(activations("planes")[0]) + 1
+    layout = layout_of(values, "two_sided")
+    positive, negative = (backend.ranges(NUMPY, each, layout, 1) for each in (values, -values))
+    assert (positive[:, ::2] == 0).all()
+    assert (negative[:, 1::2] == 0).all()
+    np.testing.assert_allclose(positive[:, 1], negative[:, 0], rtol=1e-6)
+
+
+@family
+@pytest.mark.parametrize("trouble", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("extras", ["plain", "normalised and weighted"])
+def test_a_sample_with_a_value_that_is_not_finite_has_no_ranges(backend, family, trouble, extras):
+    values, channels = activations("planes")
+    values[2, 1000] = trouble
+    found = backend.ranges(NUMPY, values, layout_of(values, family), 1, *parameters(channels, extras))
+    assert np.isnan(found).tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
+
+
+@family
+def test_ranges_of_any_values_are_finite_where_those_of_the_reference_are(native, family):
+    values = assorted_values(30, 700)
+    layout = layout_of(values, family)
+    np.testing.assert_allclose(
+        native.ranges(NUMPY, values, layout, 1), REFERENCE.ranges(NUMPY, values, layout, 1), rtol=1e-5
+    )
+
+
+@form
+@stride
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_energy_is_the_sum_of_squares_of_the_groups_read(backend, form, stride, dtype):
+    values = activations(form)[0].astype(dtype)
+    lender, groups = PoisonedArrays(2), groups_read(values.shape[1], stride)
+    read = np.concatenate([values[:, group] for group in groups], 1).astype(np.float64)
+    found = backend.energy(lender, values, stride)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, (read**2).sum(1) * (values.shape[1] / read.shape[1]), rtol=1e-5)
+    lender.check_guards()
+
+
+@form
+@stride
+def test_the_energy_of_bfloat16_is_that_of_the_reference(native, form, stride):
+    torch = pytest.importorskip("torch")
+    arrays = pytest.importorskip("actnn.torch.tensors").ARRAYS
+    values = torch.from_numpy(activations(form)[0]).bfloat16()
+    found, expected = (each.energy(arrays, values, stride) for each in (native, REFERENCE))
+    np.testing.assert_allclose(arrays.numpy(found), arrays.numpy(expected), rtol=1e-5)
+
+
+@form
+@stride
+def test_instructions_and_threads_change_no_bit_of_the_energy(native, form, stride):
+    values = activations(form)[0]
+    scalar = type(native)(native.path, "scalar").energy(PoisonedArrays(1), values, stride)
+    for threads in (1, 2, 3, 8):
+        same_bits(native.energy(PoisonedArrays(threads), values, stride), scalar)
+
+
+@pytest.mark.parametrize("trouble", [np.nan, np.inf, -np.inf])
+def test_a_sample_with_a_value_that_is_not_finite_has_no_finite_energy(backend, trouble):
+    values = activations("planes")[0]
+    values[2, 1000] = trouble
+    assert np.isfinite(backend.energy(NUMPY, values, 1)).tolist() == [True, True, False, True]
+
+
+def test_what_lies_between_the_groups_read_does_not_matter(backend):
+    values = activations("full groups")[0]
+    other = np.full_like(values, np.nan)
+    for group in groups_read(values.shape[1], 8):
+        other[:, group] = values[:, group]
+    layout = layout_of(values, "two_sided")
+    assert np.array_equal(backend.ranges(NUMPY, other, layout, 8), backend.ranges(NUMPY, values, layout, 8))
+    assert np.array_equal(backend.energy(NUMPY, other, 8), backend.energy(NUMPY, values, 8))
+
+
+@family
+@pytest.mark.parametrize("shape", [(0, 300), (3, 0), (0, 0)])
+def test_what_is_empty_has_sums_of_zero(backend, family, shape):
+    values = np.empty(shape, np.float32)
+    layout = Layout(*shape, FAMILIES[family], 4)
+    assert np.array_equal(backend.ranges(PoisonedArrays(), values, layout, 8), np.zeros((shape[0], 4), np.float32))
+    assert np.array_equal(backend.energy(PoisonedArrays(), values, 8), np.zeros(shape[0], np.float32))
+
+
+@pytest.mark.parametrize("stride", [0, -1])
+def test_a_stride_below_one_is_refused(backend, stride):
+    values = activations("planes")[0]
+    with pytest.raises(FormatError):
+        backend.ranges(NUMPY, values, layout_of(values), stride)
+    with pytest.raises(FormatError):
+        backend.energy(NUMPY, values, stride)
