@@ -19,12 +19,13 @@ from actnn.bench import harness, models
 from actnn.bench.memory import MALLOC_SETTINGS, reset_peak, resident
 from actnn.cli.arguments import Parser, at_least
 from actnn.cli.training import compressed
+from actnn.core.policy import LEVELS
 from actnn.errors import ActnnError
 
 if TYPE_CHECKING:
     from torch import nn
 
-AGAINST = ("exact", "checkpoint")
+AGAINST = ("exact", "checkpoint", *LEVELS)
 ALLOCATORS = {"default": {}, "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}}
 EXAMPLE = "actnn bench step --model resnet50 --batch 8 --size 224 --level L2 --bits 2 --against exact,checkpoint"
 
@@ -47,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
 def record(arguments: Namespace, name: str, times: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
     """Return all figures of one contestant, with their ratios to exact training where that takes part."""
     result: dict[str, Any] = {"benchmark": "step", "contestant": name, "model": arguments.model}
-    result |= {"batch": arguments.batch, "size": arguments.size, "level": arguments.level, "bits": arguments.bits}
+    result |= {"batch": arguments.batch, "size": arguments.size, "level": name if name in LEVELS else arguments.level}
+    result |= {"bits": arguments.bits}
     for allocator, seconds in times.items():
         result[f"step_{allocator}"] = seconds[name]
         if "exact" in seconds:
@@ -66,7 +68,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--batch", type=at_least(1), default=8)
     parser.add_argument("--size", type=at_least(16), default=224, help="height and width of an image")
     parser.add_argument("--level", default="L2")
-    parser.add_argument("--bits", type=at_least(1), default=2)
+    parser.add_argument("--bits", type=float, default=2, help="average width of codes (default: 2)")
     parser.add_argument("--against", default="exact", help=f"comma-separated: {', '.join(AGAINST)}")
     parser.add_argument("--rounds", type=at_least(1), default=7, help="timed steps of each contestant")
     parser.add_argument("--allocators", default="default", help=f"comma-separated: {', '.join(ALLOCATORS)}")
@@ -115,9 +117,10 @@ def contestant(arguments: Namespace, name: str) -> nn.Module:
         model = model.to(memory_format=torch.channels_last)
     if name == "checkpoint":
         return models.checkpointed(model)
-    if name == "actnn":
+    if name == "actnn" or name in LEVELS:
+        level = arguments.level if name == "actnn" else name
         settings = {"share_codes": not arguments.no_sharing, "rounding": arguments.rounding}
-        return compressed(model, arguments.level, arguments.bits, **settings)
+        return compressed(model, level, arguments.bits, **settings)
     return model
 
 
@@ -173,25 +176,13 @@ def measure_memory(arguments: Namespace) -> None:
 
 
 def kept_bytes(model: nn.Module, forward: Callable[[], Any]) -> int:
-    """Return the bytes that autograd keeps after a forward, each block of memory once, the model's own left out."""
-    import torch
-    from torch.autograd.graph import saved_tensors_hooks
+    """Return the bytes that autograd keeps after a forward, the model's own left out."""
+    from actnn.torch.memory import KeptBytes
 
-    blocks: dict[int, int] = {}
-    # by address: a linear layer saves a view of its weight
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            blocks[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(note, lambda tensor: tensor):
+    with KeptBytes(model) as kept:
         loss = forward()
-    total = sum(blocks.values())
     del loss
-    return total
+    return kept.total
 
 
 CHILDREN: dict[str, Callable[[Namespace], None]] = {"times": measure_times, "memory": measure_memory}
