@@ -251,6 +251,23 @@ def test_running_statistics_under_checkpointing_are_the_plain_ones(reentrant: bo
         close(found.buffers[name], buffer, 1e-4, name)
 
 
+class CheckpointedBehindReLU(Checkpointed):
+    """The same, with a block that begins with a convolution of what a BatchNorm and a ReLU made."""
+
+    def forward(self, x):
+        x = checkpoint(self.network.block, self.network.stem(x), use_reentrant=self.reentrant)
+        return self.network.head(self.network.average(self.network.pool(x)).flatten(1))
+
+
+@reentrant
+def test_a_block_that_shares_a_code_with_what_is_before_it_can_be_computed_anew(reentrant: bool):
+    network, x = CheckpointedBehindReLU(reentrant), images()
+    ours = compressed(network)
+    for _ in range(3):
+        found, expected = step(ours, x), step(network, x)
+        check_close(found.gradients, expected.gradients, 0.03)
+
+
 def test_models_train_in_several_threads():
     def train(number: int) -> dict[str, torch.Tensor]:
         model = models[number]

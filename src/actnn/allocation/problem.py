@@ -51,6 +51,11 @@ class Demand:
         return len(self.positive)
 
     @property
+    def size(self) -> float:
+        """Cost of one plane of all samples."""
+        return self.samples * self.cost
+
+    @property
     def least(self) -> float:
         """Cost of all samples at the least width."""
         return self.samples * self.family.least_bits * self.cost

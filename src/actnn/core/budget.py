@@ -65,8 +65,11 @@ class MemoryBudget:
     def _plan(self, scale: float) -> None:
         demands = [replace(demand, cost=demand.cost * scale) for _, demand in self._chosen]
         fixed = self._fixed * scale
+        least = min(sum(demand.least for demand in demands), self.limit - fixed)
         try:
-            widths: list[Widths] = allocate_jointly(demands, self.limit - fixed)
+            # not all that is fixed grows with the batch: hold something back until it is measured
+            reserve = 0.0 if scale == 1.0 else CLOSE * self.limit
+            widths: list[Widths] = allocate_jointly(demands, max(self.limit - fixed - reserve, least))
         except BudgetError as problem:
             smallest = problem.smallest + fixed
             if self._settled:

@@ -6,13 +6,16 @@ NOTE [Widths]
 2. Gradients of a step count only if all of them are finite: an overflow, which a loss scaler skips, teaches nothing.
 3. A site's share changes only when a forward of the whole model begins: a recomputed forward must make codes of the
    same size as the first one.
-4. The budget is what fixed widths of the same average would take; only its distribution is decided here.
+4. The budget is what fixed widths of the same average would take; only its distribution is decided here. Where a code
+   cannot use a fraction of a plane, later codes of the same forward get it.
+5. A site that took no part in the last step has the average width: the others share their own budget only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +27,7 @@ from actnn.allocation.solvers import allocate_jointly, allocate_samples
 from actnn.core.budget import MemoryBudget
 from actnn.core.format import GROUP, MAX_BITS, Family, Layout, plane_bytes, uniform_layout
 from actnn.core.policy import Policy
-from actnn.core.records import BOTH_SIDES, POSITIVE_SIDE, Record, set_shares
+from actnn.core.records import BOTH_SIDES, POSITIVE_SIDE, Record, set_shares, together
 from actnn.core.samples import Floats, Indices, SampleNorms
 from actnn.core.site import Site
 
@@ -40,7 +43,10 @@ CHAIN = 1.5
 HANDED_DOWN = 10.0
 # steps after which what changes slowly is measured again
 RENEWED = 64
-GOLDEN_RATIO = 0.6180339887
+# codes of one site that are remembered until a forward begins: where parts of a model train alone, none ever does
+MOST_CODES = 64
+# fractions of a plane that are nothing but float rounding
+CLOSE = 1e-3
 
 
 class Planner:
@@ -53,11 +59,13 @@ class Planner:
         self.indices: Indices | None = None
         self.predictions: dict[str, float] | None = None
         self.handed_down = HANDED_DOWN
-        self._observed: dict[Record, None] = {}
-        self._gradients: dict[Site, list[float]] = {}
+        self._observed: dict[Site, deque[Record]] = {}
+        self._gradients: dict[Site, tuple[float, int]] = {}
         self._sound = True
         self._steps = 0
-        self._demands: list[tuple[Record, Demand]] = []
+        self._sharing: set[Site] = set()
+        self._left_over: dict[int, float] = {}
+        self._added: dict[tuple[Site, int, int], int] = {}
 
     @property
     def active(self) -> bool:
@@ -105,10 +113,13 @@ class Planner:
         if not np.isfinite(energies).all():
             self._sound = False
             return
-        self._observed[record] = None
+        if not record.observed:
+            record.observed = True
+            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
         mean = float(energies.mean())
         record.weights += columns * ((coefficient + CHAIN * below) * mean)
-        self._gradients.setdefault(reader, []).append(mean)
+        total, count = self._gradients.get(reader, (0.0, 0))
+        self._gradients[reader] = total + mean, count + 1
         if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
             record.relative.append(energies / (reader.gradient or mean))
         if self.predictions is not None:
@@ -164,49 +175,60 @@ class Planner:
         self._steps += 1
         if self.budget is not None:
             self.budget.forward_begins()
-        records, gradients, sound = list(self._observed), self._gradients, self._sound
+        self._left_over.clear()
+        observed, gradients, sound = self._observed, self._gradients, self._sound
         self._observed, self._gradients, self._sound = {}, {}, True
-        if not sound or not records or not self.active:
+        if not sound or not observed or not self.active:
             return
-        for reader, means in gradients.items():
-            reader.gradient = smoothed(reader.gradient, sum(means) / len(means))
-        by_site: dict[Site, list[Record]] = {}
-        for record in records:
-            by_site.setdefault(record.site, []).append(record)
-        for site, own in by_site.items():
+        self._added.clear()
+        for reader, (total, count) in list(gradients.items()):
+            reader.gradient = smoothed(reader.gradient, total / count)
+        for site, own in list(observed.items()):
             site.weights = smoothed(site.weights, np.mean([record.weights for record in own], axis=0))
+        records = [record for own in list(observed.values()) for record in own]
         self._update_norms(records)
         if self.budget is not None:
-            self._demands = self._demanded(records, lambda record: plane_bytes(record.layout.elements))
-            self.budget.measured(self._demands, kept_bytes, settled)
+            demanded = self._demanded(records, lambda record: plane_bytes(record.layout.elements))
+            self.budget.measured(demanded, kept_bytes, settled)
         elif self.policy.per_layer:
-            self._demands = self._demanded(records, lambda record: record.layout.elements)
-            self._share_averages()
+            sharing = share_averages(self._demanded(records, lambda record: record.layout.elements))
+            for site in self._sharing - sharing:
+                site.share = None
+            self._sharing = sharing
 
     def _planes(self, site: Site, samples: int, elements: int, family: Family) -> int:
         """Return the planes of all samples of a code together."""
         if self.budget is not None:
             self.budget.expect(site, samples * elements)
-        asked = site.planes(family)
-        if site.share is None:
-            # where the average leaves a fraction of a plane, some sites round down and others up
-            whole = math.floor(asked * samples + (site.index * GOLDEN_RATIO) % 1.0 * (asked % 1.0 > 0))
-        else:
-            whole = math.floor(asked * samples + 1e-3)
+        planes = site.planes(family) * samples
+        whole = math.floor(planes + CLOSE)
+        if planes - whole > CLOSE and (self.budget is None or site.share is None):
+            whole += self._add(site, samples, elements, planes - whole)
         return min(max(whole, family.least_bits * samples), MAX_BITS * samples)
+
+    def _add(self, site: Site, samples: int, elements: int, fraction: float) -> int:
+        """Return the planes, one a sample at most, that a code gets of what it and those before it could not use."""
+        if self._steps == 0:
+            return 0
+        # a code that is computed anew must have the same planes as the first time
+        key = site, samples, elements
+        if key not in self._added:
+            left = self._left_over.get(site.group, 0.0) + fraction * elements
+            self._added[key] = min(math.floor(left / elements + CLOSE), samples)
+            self._left_over[site.group] = left - self._added[key] * elements
+        return self._added[key]
 
     def _widths(self, record: Record, samples: int, planes: int, family: Family) -> NDArray[np.uint8]:
         """Divide planes between the samples of a code."""
         site = record.site
-        if samples > 1 and site.adaptive and np.isfinite(record.ranges).all():
-            negative, positive = self._sensitivities(record, site.weights)
-            return allocate_samples(Demand(family, 1.0, negative, positive), planes)
+        if samples > 1 and site.adaptive and site.weights is not None and np.isfinite(record.ranges).all():
+            return allocate_samples(Demand(family, 1.0, *self._sensitivities(record, site.weights)), planes)
         base, rest = divmod(planes, max(1, samples))
         return np.full(samples, base, np.uint8) + (np.arange(samples) < rest).astype(np.uint8)
 
-    def _sensitivities(self, record: Record, weights: Floats | None) -> tuple[Floats, Floats]:
+    def _sensitivities(self, record: Record, weights: Floats) -> tuple[Floats, Floats]:
         """Return what noise costs on the negative and on the positive side of each sample."""
-        felt = record.ranges * (BOTH_SIDES if weights is None else weights)
+        felt = record.ranges * weights
         negative, positive = felt[:, 0] + felt[:, 2], felt[:, 1] + felt[:, 3]
         if record.indices is not None:
             norms = self.norms.of(record.indices)
@@ -217,7 +239,7 @@ class Planner:
         """Return the demand of each record; a site whose samples share one width demands as a whole."""
         demands = []
         for record in records:
-            if not np.isfinite(record.ranges).all():
+            if record.site.weights is None or not np.isfinite(record.ranges).all():
                 continue
             negative, positive = self._sensitivities(record, record.site.weights)
             price = float(cost(record))
@@ -226,16 +248,6 @@ class Planner:
                 negative, positive = negative.sum(keepdims=True), positive.sum(keepdims=True)
             demands.append((record, Demand(record.layout.family, price, negative, positive)))
         return demands
-
-    def _share_averages(self) -> None:
-        """Divide the bits of each group of layers between its sites."""
-        for group in {record.site.group for record, _ in self._demands}:
-            chosen = [(record, demand) for record, demand in self._demands if record.site.group == group]
-            bits = sum(
-                record.layout.samples * record.layout.elements * record.site.asked(record.layout.family)
-                for record, _ in chosen
-            )
-            set_shares(chosen, allocate_jointly([demand for _, demand in chosen], bits))
 
     def _indices_of(self, samples: int) -> Indices | None:
         return self.indices if self.indices is not None and len(self.indices) == samples else None
@@ -249,6 +261,16 @@ class Planner:
         for indices, relative in batches.values():
             if relative:
                 self.norms.update(indices, np.mean(relative, axis=0))
+
+
+def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Site]:
+    """Divide the bits of each group of layers between its sites; return the sites."""
+    for group in {record.site.group for record, _ in demanded}:
+        chosen = together([(record, demand) for record, demand in demanded if record.site.group == group])
+        asked = [record.site.asked(record.layout.family) for record, _ in chosen]
+        bits = sum(demand.size * planes for (_, demand), planes in zip(chosen, asked, strict=True))
+        set_shares(chosen, allocate_jointly([demand for _, demand in chosen], bits))
+    return {record.site for record, _ in demanded}
 
 
 def smoothed(old: Average | None, new: Average) -> Average:

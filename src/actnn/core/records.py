@@ -30,6 +30,7 @@ class Record:
     indices: Indices | None
     weights: Floats = field(default_factory=lambda: np.zeros(4))
     relative: list[Floats] = field(default_factory=list)
+    observed: bool = False
 
     def noise(self, columns: Floats, factor: float) -> Floats:
         """Return the energy of each sample's noise in what a reader feels of it."""
@@ -41,11 +42,25 @@ class Record:
 
 def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]) -> None:
     """Let each site have, from now on, the average width that its codes were given."""
-    totals: dict[Site, tuple[Family, float, int]] = {}
-    for (record, _), given in zip(chosen, widths, strict=True):
-        layout = record.layout
-        planes = float(given.mean()) * layout.samples * layout.elements
-        _, before, elements = totals.get(record.site, (layout.family, 0.0, 0))
-        totals[record.site] = layout.family, before + planes, elements + layout.samples * layout.elements
-    for site, (family, planes, elements) in totals.items():
-        site.share = family, planes / max(1, elements)
+    totals: dict[Site, tuple[Family, float, float]] = {}
+    for (record, demand), given in zip(chosen, widths, strict=True):
+        family, planes, size = totals.get(record.site, (record.layout.family, 0.0, 0.0))
+        totals[record.site] = family, planes + float(given.mean()) * demand.size, size + demand.size
+    for site, (family, planes, size) in totals.items():
+        site.share = family, planes / size
+
+
+def together(demanded: Sequence[tuple[Record, Demand]]) -> list[tuple[Record, Demand]]:
+    """Let codes of one site demand as one where they have as many samples.
+
+    They will have one share: with as many planes each, no fraction of a plane is left over.
+    """
+    alike: dict[tuple[Site, Family, int], list[tuple[Record, Demand]]] = {}
+    for record, demand in demanded:
+        alike.setdefault((record.site, demand.family, demand.samples), []).append((record, demand))
+    joined = []
+    for (_, family, _), own in alike.items():
+        cost = sum(demand.cost for _, demand in own)
+        negative, positive = (sum(getattr(demand, side) for _, demand in own) for side in ("negative", "positive"))
+        joined.append((own[0][0], Demand(family, cost, negative, positive)))
+    return joined

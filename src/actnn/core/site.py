@@ -100,7 +100,7 @@ class Site:
 
         The sides of a two-sided code take about one bit; at the largest width there is none to spare.
         """
-        return self.session.policy.share_codes and not (family is TWO_SIDED and self.bits > MAX_BITS - 1)
+        return self.session.policy.share_codes and not (family == TWO_SIDED and self.bits > MAX_BITS - 1)
 
     def next_call(self) -> int:
         """Number the codes of this site, so that each has a key of its own."""
@@ -159,6 +159,7 @@ def signs(family: Family, bits: float) -> float:
     A two-sided code has one plane more than an affine one of the same fineness. A zero-exact code serves its mask
     without, but cannot do with less than its least width.
     """
-    if family is TWO_SIDED:
+    # by value: a copied or unpickled session has families of its own
+    if family == TWO_SIDED:
         return 1.0
-    return max(0.0, ZERO_EXACT.least_bits - bits) if family is ZERO_EXACT else 0.0
+    return max(0.0, ZERO_EXACT.least_bits - bits) if family == ZERO_EXACT else 0.0

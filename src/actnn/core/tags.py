@@ -1,11 +1,13 @@
 """Tags: how later readers of a tensor find the code that its producer made.
 
 NOTE [Tags]
-1. A session holds the tags of its tensors by identity, weakly: a tag goes with its tensor object, and views, copies and
-   results have none. Nothing is attached to a tensor that its user might save or copy.
+1. A session holds the tags of its tensors by the memory that they lie in, weakly: a tag goes with that memory. Another
+   tensor of the same elements in the same order has the same tag, any other view, copy or result has none. Nothing is
+   attached to a tensor that its user might save or copy.
 2. A tag holds the tensor's version: after an in-place change by anybody else it is not used.
-3. All tags go when a backward begins: a tensor that outlives the step is coded anew, so that no noise freezes, and no
-   tag keeps a code that backward has done with.
+3. All tags go when the next forward of the whole model begins: a tensor that outlives the step is coded anew, so that
+   no noise freezes. From the moment that a backward begins, no tag keeps a code that backward has done with; until
+   then a block that is computed anew (checkpointing) finds the same tags as the first time.
 4. Only results of a recorded operation carry a code; a batch or a parameter does not.
 5. Whatever a tag says, a reader may ignore it and make a code of its own.
 """
@@ -13,8 +15,8 @@ NOTE [Tags]
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from actnn.core.site import Readers, Site
 
@@ -24,7 +26,7 @@ class Tag:
     """What is known of one tensor in one step: its producer and its code, and whether exact training would keep it.
 
     ``source`` is the map that made the tensor. ``kept`` and ``bypass`` are the front end's: a code and how to read it,
-    and a shorter way for the gradient.
+    and a shorter way for the gradient of ``result``, the one tensor object that it serves.
     """
 
     version: int
@@ -32,39 +34,74 @@ class Tag:
     kept: Any = None
     readers: Readers = field(default_factory=Readers)
     bypass: Any = None
+    result: weakref.ref[Any] | None = None
     source: Site | None = None
     counted: bool = False
+    loose: tuple[weakref.ref[Any] | None, ...] | None = None
+
+    def loosen(self) -> None:
+        """Hold tensors only as long as somebody else does."""
+        self.bypass = None
+        if self.kept is not None and self.loose is None:
+            self.loose = tuple(None if tensor is None else weakref.ref(tensor) for tensor in self.kept.tensors)
+            self.kept = replace(self.kept, tensors=())
+
+    def tighten(self) -> None:
+        """Hold tensors again, where all of them are still there."""
+        if self.loose is not None:
+            tensors = tuple(None if reference is None else reference() for reference in self.loose)
+            gone = any(tensor is None for tensor, reference in zip(tensors, self.loose, strict=True) if reference)
+            self.kept = None if gone else replace(self.kept, tensors=tensors)
+            self.loose = None
+
+
+class Place(NamedTuple):
+    """Where a tensor lies: the object that owns its memory, and which part of it in which order."""
+
+    memory: Any
+    part: tuple[Any, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What distinguishes this place from all others while its memory lives."""
+        return id(self.memory), *self.part
 
 
 class Tags:
     """The tags of one session."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[Any], Tag]] = {}
+        self._entries: dict[tuple[Any, ...], tuple[weakref.ref[Any], Tag]] = {}
 
-    def find(self, x: Any, version: int) -> Tag | None:
+    def find(self, place: Place, version: int) -> Tag | None:
         """Return the tag of a tensor, None where there is none or it was changed since."""
-        entry = self._entries.get(id(x))
-        if entry is None or entry[0]() is not x:
+        entry = self._entries.get(place.key)
+        if entry is None or entry[0]() is not place.memory:
             return None
         if entry[1].version != version:
             # whatever it holds is of no use any more, and the tensor may live long
-            del self._entries[id(x)]
+            del self._entries[place.key]
             return None
+        entry[1].tighten()
         return entry[1]
 
-    def current(self, x: Any, version: int) -> Tag:
+    def current(self, place: Place, version: int) -> Tag:
         """Return the tag of a tensor, a new one where there is none."""
-        tag = self.find(x, version)
+        tag = self.find(place, version)
         if tag is None:
-            tag, place, entries = Tag(version), id(x), self._entries
+            tag, key, entries = Tag(version), place.key, self._entries
 
             def forget(reference: weakref.ref[Any]) -> None:
-                if place in entries and entries[place][0] is reference:
-                    del entries[place]
+                if key in entries and entries[key][0] is reference:
+                    del entries[key]
 
-            entries[place] = (weakref.ref(x, forget), tag)
+            entries[key] = (weakref.ref(place.memory, forget), tag)
         return tag
+
+    def loosen(self) -> None:
+        """Let no tag hold a tensor that nobody else does."""
+        for _, tag in list(self._entries.values()):
+            tag.loosen()
 
     def clear(self) -> None:
         """Forget all tags."""

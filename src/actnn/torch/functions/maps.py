@@ -57,13 +57,14 @@ class Convolution:
     def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
         """Return how noise in the gradient of ``y`` reaches that of the weight."""
         positions = math.prod(y.shape[2:])
-        x, y = (few(values, positions) for values in (x, y))
+        # autocast gives x and y different types, and sums may pass what half precision can hold
+        x, y = (few(values.detach(), positions).float() for values in (x, y))
         with torch.no_grad():
             normalized = normalize(y, [0, *range(2, y.dim())])
-            aligned = self.parameter_gradients(normalized, x.detach(), weight.detach().to(x.dtype), False)[0]
+            aligned = self.parameter_gradients(normalized, x, weight.detach().float(), False)[0]
             if self.transposed:
                 aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
-            rows = aligned.float().flatten(1) / max(1, len(y) * positions)
+            rows = aligned.flatten(1) / max(1, len(y) * positions)
         share = self.coefficient(tuple(x.shape[2:]), tuple(y.shape[2:]), tuple(weight.shape[2:]))
         return transfer_of(rows, share * energy_of(x))
 
@@ -180,9 +181,9 @@ def few(values: Tensor, positions: int) -> Tensor:
 
 
 def normalize(y: Tensor, axes: list[int]) -> Tensor:
-    """Return a tensor with mean 0 and variance 1 along some axes, in its own type."""
-    variance, mean = torch.var_mean(y.float(), axes, correction=0, keepdim=True)
-    return ((y - mean) * (variance + LEAST_VARIANCE).rsqrt()).to(y.dtype)
+    """Return a tensor with mean 0 and variance 1 along some axes."""
+    variance, mean = torch.var_mean(y, axes, correction=0, keepdim=True)
+    return (y - mean) * (variance + LEAST_VARIANCE).rsqrt()
 
 
 def energy_of(x: Tensor) -> float:

@@ -76,7 +76,7 @@ class QReLU(CompressedActivation, nn.ReLU):
     def shared(self, x: Tensor, call: Call, tag: Tag) -> Tensor:
         """Return max(x, 0); where it overwrites a BatchNorm's output, one backward serves both layers."""
         watched = x.retains_grad or x._backward_hooks
-        if self.inplace and tag.bypass is not None and not watched:
+        if self.inplace and tag.bypass is not None and tag.result() is x and not watched:
             return tag.bypass.rectify(x)
         return super().shared(x, call, tag)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,7 +29,10 @@ class CompressedMap(Compressed):
         if planner.active and self.training and self.weight.requires_grad:
             tags.set_source(y, self.site)
             if self.site.transfer is None or planner.is_time(self.site):
-                self.site.transfer = measure()
+                transfer = measure()
+                # a batch that overflows tells nothing
+                if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
+                    self.site.transfer = transfer
 
 
 class CompressedConvolution(CompressedMap):
@@ -158,5 +163,7 @@ class QLinear(CompressedMap, nn.Linear):
             )
         kept = self.keep(x, self.weight.requires_grad)
         y = LinearFunction.apply(x, self.weight, self.bias, kept, self.site)
-        self.is_source(y, lambda: transfer(x, y))
+        # in an output of more axes, the channels of a BatchNorm are not this layer's features
+        if y.dim() == 2:
+            self.is_source(y, lambda: transfer(x, y))
         return y
