@@ -46,13 +46,22 @@ def test_the_kernels_are_measured_against_memcpy_and_memset(capsys):
     assert record["machine"]["cores"] >= 1
 
 
-def test_the_variance_of_both_schemes_is_measured_on_real_images(capsys):
+def test_the_variance_of_all_schemes_is_measured_and_predicted_on_real_images(capsys):
     pytest.importorskip("sklearn")
-    assert variance.main(["--batch", "8", "--steps", "1", "--draws", "4", "--size", "16"]) == 0
-    ours, original = lines(capsys)
-    assert (ours["scheme"], original["scheme"]) == ("actnn", "original")
-    assert 0 < ours["variance"] < original["variance"]
-    assert ours["kept_ratio"] > original["kept_ratio"]
+    settings = ["--data", "digits", "--images", "48", "--batch", "16", "--steps", "12", "--draws", "6", "--size", "16"]
+    assert variance.main(settings) == 0
+    found = {record["scheme"]: record for record in lines(capsys)}
+    assert found.keys() == {*variance.SCHEMES, variance.SAMPLES}
+    assert found["L2"]["variance"] < found["original"]["variance"]
+    assert found["L2"]["kept_ratio"] > found["original"]["kept_ratio"]
+    for scheme in ("L3", variance.SAMPLES):
+        assert found[scheme]["ratio_to_l2"] < 0.9
+        assert found[scheme]["kept_ratio"] == pytest.approx(found["L2"]["kept_ratio"], rel=0.02)
+        assert found[scheme]["average_bits"] == pytest.approx(2, rel=0.01)
+    for record in found.values():
+        # so few and small images leave much noise to be handed further down than is predicted
+        assert 1 / 3 < record["predicted"] / record["variance"] < 2
+        assert record["rank_correlation"] > 0.8
 
 
 def test_a_step_is_timed_and_weighed_against_exact_training(capfd, tmp_path):

@@ -268,6 +268,32 @@ def test_a_block_that_shares_a_code_with_what_is_before_it_can_be_computed_anew(
         check_close(found.gradients, expected.gradients, 0.03)
 
 
+@reentrant
+def test_blocks_in_a_chain_can_all_be_computed_anew(reentrant: bool):
+    class Chain(Checkpointed):
+        def forward(self, x):
+            network = self.network
+            for part in (network.stem, network.block, network.pool):
+                x = checkpoint(part, x, use_reentrant=self.reentrant)
+            return network.head(network.average(x).flatten(1))
+
+    network, x = Chain(reentrant), images()
+    ours = compressed(network)
+    for _ in range(3):
+        found, expected = step(ours, x), step(network, x)
+        check_close(found.gradients, expected.gradients, 0.03)
+
+
+def test_two_forwards_with_a_block_that_is_computed_anew_may_share_a_backward():
+    network, x = CheckpointedBehindReLU(reentrant=False), images()
+    ours = compressed(network)
+    for _ in range(2):
+        for model in (network, ours):
+            model.zero_grad()
+            (model(x).square().sum() + model(2 * x).square().sum()).backward()
+    check_close(gradients(ours), gradients(network), 0.03)
+
+
 def test_models_train_in_several_threads():
     def train(number: int) -> dict[str, torch.Tensor]:
         model = models[number]

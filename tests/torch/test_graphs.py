@@ -238,7 +238,7 @@ def test_a_graph_that_changes_from_step_to_step_has_the_plain_gradients(turns: l
     check_steps(Graph(lambda net, x: WIRES[turns[net.calls % len(turns)]](net, x)), batch(), steps=6)
 
 
-def test_an_output_that_the_user_keeps_does_not_keep_codes():
+def test_an_output_that_the_user_keeps_does_not_keep_codes_beyond_the_step():
     ours, x = compressed(Graph(WIRES["norm, relu, conv"]), 2), batch()
     outputs, saved = [], []
     own = {id(tensor) for tensor in (*ours.parameters(), *ours.buffers(), x)}
@@ -252,6 +252,7 @@ def test_an_output_that_the_user_keeps_does_not_keep_codes():
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
         loss = ours(x).square().sum()
     loss.backward()
+    ours(x)
     gc.collect()
     kept = {id(output) for output in outputs}
     assert [tuple(each().shape) for each in saved if each() is not None and id(each()) not in kept] == []

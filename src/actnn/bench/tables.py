@@ -52,7 +52,7 @@ def table(name: str, results: Path) -> str:
 def step(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Return the table of ``bench step``: one row a model and contestant."""
     newest: Mapping[tuple[Any, ...], Record] = {
-        (record["model"], record["batch"], record["size"], record["contestant"]): record for record in records
+        (record["model"], record["batch"], record["size"], trainer(record)): record for record in records
     }
     heading = [
         "model, batch, size",
@@ -65,8 +65,7 @@ def step(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         "peak",
     ]
     rows = []
-    for (model, batch, size, contestant), record in newest.items():
-        name = contestant if contestant != "actnn" else f"**actnn {record['level']}, {record['bits']} bits**"
+    for (model, batch, size, name), record in newest.items():
         rows.append(
             [
                 f"{model}, {batch}, {size}",
@@ -79,6 +78,31 @@ def step(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
                 f"{record['peak_bytes'] / 1e6:.0f} MB, {record['peak_ratio']:.1f}×",
             ]
         )
+    return heading, rows
+
+
+def trainer(record: Record) -> str:
+    """Return how one contestant of ``bench step`` trains."""
+    name = record["contestant"]
+    return name if name in ("exact", "checkpoint") else f"**actnn {record['level']}, {record['bits']:g} bits**"
+
+
+def variance(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Return the table of ``bench variance``: one row a model and scheme."""
+    newest = {(record["model"], record["data"], record["batch"], record["scheme"]): record for record in records}
+    heading = ["model, images, batch", "scheme", "kept", "variance", "of L2's", "predicted", "rank correlation"]
+    rows = [
+        [
+            f"{model}, {data}, {batch}",
+            scheme,
+            f"{record['kept_ratio']:.1f}×",
+            f"{record['variance']:.4f}",
+            f"{record['ratio_to_l2']:.2f}",
+            f"{record['predicted']:.4f}",
+            f"{record['rank_correlation']:.2f}",
+        ]
+        for (model, data, batch, scheme), record in newest.items()
+    ]
     return heading, rows
 
 
@@ -104,5 +128,6 @@ def described(machine: Record) -> str:
 
 TABLES: dict[str, Callable[[Sequence[Record]], tuple[list[str], list[list[str]]]]] = {
     "step": step,
+    "variance": variance,
     "convergence": convergence,
 }

@@ -1,112 +1,171 @@
-"""``actnn bench variance``: the noise that codes add to a gradient, shared codes against the original's scheme.
+"""``actnn bench variance``: the noise that codes add to a gradient, by scheme, measured and predicted.
 
-Both contestants compute the gradient of the same weights on the same real images many times, each time with other
-noise. Figures are relative to the squared norm of the exact gradient; ``bias`` is that of the mean, its own noise
-taken off. The network is trained exactly for a while first.
+The network is trained for a while, at L3 with per-sample gradients. All schemes then compute the gradient of the same
+weights on the next batch many times, each time with other noise. Figures are relative to the squared norm of the exact
+gradient; ``bias`` is that of the mean, its own noise taken off; ``rank_correlation`` (Spearman's) compares the layers'
+predicted variances with the measured ones.
 """
 
 from __future__ import annotations
 
 import copy
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from actnn.bench import harness, models
+from actnn.cli import datasets
 from actnn.cli.arguments import Parser, at_least
-from actnn.cli.datasets import DIGITS, digits
 from actnn.cli.small_resnet import small_resnet
 from actnn.cli.training import compressed
+from actnn.core.verification import Moments
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-SCHEMES = {
-    "actnn": {"share_codes": True, "rounding": "dither"},
-    "original": {"share_codes": False, "rounding": "stochastic"},
+SETTLING_STEPS = 3
+PREDICTED_STEPS = 3
+SAMPLES = "L3, samples"
+SCHEMES: dict[str, dict[str, Any]] = {
+    "original": {"level": "L2", "share_codes": False, "rounding": "stochastic"},
+    "L2": {"level": "L2"},
+    "L2, stochastic": {"level": "L2", "rounding": "stochastic"},
+    "L2.5": {"level": "L2.5"},
+    "L3": {"level": "L3"},
+    "L3, stochastic": {"level": "L3", "rounding": "stochastic"},
 }
 EXAMPLE = "actnn bench variance --model resnet50 --batch 8 --size 224 --draws 10"
+
+
+class Batch(NamedTuple):
+    """Images and labels, and their positions in the data set."""
+
+    images: Tensor
+    labels: Tensor
+    positions: Tensor
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure all schemes and print one JSON line each."""
     parser = Parser(prog="actnn bench variance", description=__doc__.partition(": ")[2], epilog=f"example: {EXAMPLE}")
     parser.add_argument("--model", default="small_resnet", choices=("small_resnet", *models.NAMES))
+    parser.add_argument("--data", default="auto", choices=("auto", "digits", "fashion-mnist"))
+    parser.add_argument("--data-dir", type=Path, help="folder of the IDX files of Fashion-MNIST")
+    parser.add_argument("--images", type=at_least(4), default=1024, help="images to train on")
     parser.add_argument("--batch", type=at_least(2), default=64)
     parser.add_argument("--size", type=at_least(8), default=32, help="height and width of an image")
-    parser.add_argument("--bits", type=at_least(1), default=2)
-    parser.add_argument("--steps", type=at_least(0), default=60, help="steps of exact training beforehand")
+    parser.add_argument("--bits", type=float, default=2)
+    parser.add_argument("--steps", type=at_least(1), default=64, help="steps of training beforehand")
     parser.add_argument("--draws", type=at_least(2), default=20)
     parser.add_argument("--out", type=Path, help="append the lines to this file")
     arguments = parser.parse_args(argv)
+    arguments.data = datasets.chosen(arguments.data, arguments.data_dir)
 
-    model = trained(arguments)
-    images, labels = next(batches(arguments))
-    exact = gradient(copy.deepcopy(model), images, labels)
-    figures = {name: measure(arguments, model, images, labels, exact, settings) for name, settings in SCHEMES.items()}
+    stream = batches(arguments)
+    model = trained(arguments, stream)
+    batch, plain = next(stream), copy.deepcopy(model).restore()
+    exact = gradients(copy.deepcopy(plain), batch)
+    figures = {}
+    for name, settings in SCHEMES.items():
+        contestant = compressed(copy.deepcopy(plain), bits=arguments.bits, **settings)
+        figures[name] = measured(contestant, batch, exact, arguments.draws)
+    model.set_samples(batch.positions)
+    figures[SAMPLES] = measured(model, batch, exact, arguments.draws)
     described = harness.machine()
     for name, found in figures.items():
-        record: dict[str, Any] = {"benchmark": "variance", "scheme": name, "model": arguments.model}
-        record |= {"batch": arguments.batch, "size": arguments.size, "bits": arguments.bits, "draws": arguments.draws}
-        record |= found | {"ratio": round(found["variance"] / figures["original"]["variance"], 4)}
+        record: dict[str, Any] = {"benchmark": "variance", "scheme": name}
+        record |= {
+            key: getattr(arguments, key) for key in ("model", "data", "images", "batch", "size", "bits", "steps")
+        }
+        record |= {"draws": arguments.draws} | found
+        for other in ("original", "L2"):
+            record[f"ratio_to_{other.lower()}"] = round(found["variance"] / figures[other]["variance"], 4)
         harness.write(record | {"machine": described}, arguments.out)
     return 0
 
 
-def batches(arguments: Namespace) -> Any:
-    """Yield batches of handwritten digits for ever, enlarged, in as many channels as the model takes."""
+def batches(arguments: Namespace) -> Iterator[Batch]:
+    """Yield batches of real images for ever, enlarged, in as many channels as the model takes."""
     import torch
     from torch.nn import functional
 
-    images, labels = digits(DIGITS, 0).train
+    images, labels = datasets.load(arguments.data, arguments.data_dir).limited(arguments.images).train
     generator = torch.Generator().manual_seed(0)
     while True:
         for chosen in torch.randperm(len(images), generator=generator).split(arguments.batch):
-            if len(chosen) == arguments.batch:
+            if len(chosen) == min(arguments.batch, len(images)):
                 batch = functional.interpolate(images[chosen], size=(arguments.size,) * 2, mode="bilinear")
-                yield batch if arguments.model == "small_resnet" else batch.repeat(1, 3, 1, 1), labels[chosen]
+                channels = 1 if arguments.model == "small_resnet" else 3
+                yield Batch(batch.repeat(1, channels, 1, 1), labels[chosen], chosen)
 
 
-def trained(arguments: Namespace) -> nn.Module:
-    """Return the model after some steps of exact training."""
+def trained(arguments: Namespace, stream: Iterator[Batch]) -> nn.Module:
+    """Return the model after some steps of training at L3, in which it learns which samples are hard."""
     import torch
 
     torch.manual_seed(0)
     model = small_resnet() if arguments.model == "small_resnet" else models.build(arguments.model)
+    model = compressed(model, "L3", arguments.bits)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    for _, (images, labels) in zip(range(arguments.steps), batches(arguments), strict=False):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
+    for _, batch in zip(range(arguments.steps), stream, strict=False):
+        model.set_samples(batch.positions)
+        gradients(model, batch)
         optimizer.step()
     return model
 
 
-def measure(
-    arguments: Namespace,
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    exact: Tensor,
-    settings: dict[str, Any],
-) -> dict[str, float]:
-    """Return variance and bias of one scheme's gradient, relative to the exact one, and the saving."""
-    import torch
+def measured(model: nn.Module, batch: Batch, exact: dict[str, Tensor], draws: int) -> dict[str, Any]:
+    """Return variance, bias and prediction of one scheme's gradient, relative to the exact one, and the saving."""
+    for _ in range(SETTLING_STEPS):
+        gradients(model, batch)
+    moments = {name: Moments(grad.numel()) for name, grad in exact.items()}
+    for _ in range(draws):
+        for name, grad in gradients(model, batch).items():
+            moments[name].add((grad - exact[name]).flatten().double().numpy())
+    report = model.report()
+    norm = sum(float(grad.square().sum()) for grad in exact.values())
+    variance = sum(each.variance for each in moments.values()) / norm
+    bias = sum(each.energy_of_mean for each in moments.values()) / norm - variance / draws
+    predicted = predictions(model, batch)
+    return {
+        "variance": variance,
+        "bias": bias,
+        "predicted": sum(predicted.values()) / norm,
+        "rank_correlation": round(rank_correlation(moments, predicted), 4),
+        "kept_ratio": round(report.ratio, 3),
+        "average_bits": round(report.average_bits, 4),
+    }
 
-    noisy = compressed(copy.deepcopy(model), "L2", arguments.bits, **settings)
-    gradient(noisy, images, labels)  # the first step teaches the sites who reads them
-    draws = torch.stack([gradient(noisy, images, labels) for _ in range(arguments.draws)])
-    norm, mean = exact.square().sum(), draws.mean(0)
-    variance = (draws - mean).square().sum() / (arguments.draws - 1) / norm
-    bias = (mean - exact).square().sum() / norm - variance / arguments.draws
-    return {"variance": float(variance), "bias": float(bias), "kept_ratio": round(noisy.report().ratio, 3)}
+
+def predictions(model: nn.Module, batch: Batch) -> dict[str, float]:
+    """Return the variance that theory gives each layer's gradient."""
+    session = model._session
+    session.predictions = {}
+    for _ in range(PREDICTED_STEPS):
+        gradients(model, batch)
+    found = {name: total / PREDICTED_STEPS for name, total in session.predictions.items()}
+    session.predictions = None
+    return found
 
 
-def gradient(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Return the gradient of all parameters as one vector."""
+def rank_correlation(moments: dict[str, Moments], predicted: dict[str, float]) -> float:
+    """Return Spearman's correlation over the layers that read a code."""
+    found: dict[str, float] = {}
+    for name, each in moments.items():
+        layer = name.rpartition(".")[0]
+        found[layer] = found.get(layer, 0.0) + each.variance
+    layers = [layer for layer in found if layer in predicted]
+    ranks = [np.argsort(np.argsort([values[layer] for layer in layers])) for values in (found, predicted)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def gradients(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    """Return the gradient of every parameter."""
     import torch
 
     model.zero_grad()
-    loss: Callable[..., Tensor] = torch.nn.functional.cross_entropy
-    loss(model(images), labels).backward()
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).clone()
+    torch.nn.functional.cross_entropy(model(batch.images), batch.labels).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}

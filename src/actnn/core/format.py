@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 from actnn.errors import FormatError
 
@@ -103,11 +104,9 @@ class Layout:
     @cached_property
     def sample_offsets(self) -> tuple[int, ...]:
         """Byte offset of each sample's planes, and the size of the buffer at the end."""
-        plane = plane_bytes(self.elements)
-        offsets = [self.planes_offset]
-        for width in self.sample_bits or (self.bits,) * self.samples:
-            offsets.append(offsets[-1] + plane * width)
-        return tuple(offsets)
+        widths = self.sample_bits or (self.bits,) * self.samples
+        plane, first = plane_bytes(self.elements), self.planes_offset
+        return tuple(first + plane * planes for planes in accumulate(widths, initial=0))
 
     @property
     def nbytes(self) -> int:

@@ -27,14 +27,14 @@ from actnn.allocation.solvers import allocate_jointly, allocate_samples
 from actnn.core.budget import MemoryBudget
 from actnn.core.format import GROUP, MAX_BITS, Family, Layout, plane_bytes, uniform_layout
 from actnn.core.policy import Policy
-from actnn.core.records import BOTH_SIDES, POSITIVE_SIDE, Record, set_shares, together
+from actnn.core.records import BOTH_SIDES, POSITIVE_SIDE, SIDES, Record, set_shares, together
 from actnn.core.samples import Floats, Indices, SampleNorms
 from actnn.core.site import Site
 
 Average = TypeVar("Average", float, Floats)
 
 # enough groups of a sample to know its range, and few enough to read no more than an eighth of it
-LEAST_GROUPS = 32
+LEAST_GROUPS = 8
 MOST_STRIDE = 8
 SMOOTHING = 0.5
 # what a BatchNorm hands down goes on to further layers: measured, about half as much again
@@ -63,6 +63,7 @@ class Planner:
         self._gradients: dict[Site, tuple[float, int]] = {}
         self._sound = True
         self._steps = 0
+        self._batch_norms: tuple[Indices, Floats] | None = None
         self._sharing: set[Site] = set()
         self._left_over: dict[int, float] = {}
         self._added: dict[tuple[Site, int, int], int] = {}
@@ -110,13 +111,13 @@ class Planner:
 
         ``coefficient`` tells how much of it the reader's own gradient takes over, ``below`` those of layers below it.
         """
-        if not np.isfinite(energies).all():
+        mean = float(energies.sum()) / max(1, len(energies))
+        if not math.isfinite(mean):
             self._sound = False
             return
         if not record.observed:
             record.observed = True
             self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
-        mean = float(energies.mean())
         record.weights += columns * ((coefficient + CHAIN * below) * mean)
         total, count = self._gradients.get(reader, (0.0, 0))
         self._gradients[reader] = total + mean, count + 1
@@ -147,20 +148,21 @@ class Planner:
         """
         columns = POSITIVE_SIDE if sides else BOTH_SIDES
         coefficient = scale * batch_norm_coefficient(record.layout.elements, rectified=sides and not masked)
-        self._learn_what_is_handed_down(reader, coefficient, float(energies.mean()), channels)
+        self._learn_what_is_handed_down(reader, coefficient, energies, channels)
         below = self.handed_down if reader.handed_down is None else reader.handed_down
         self.observe(record, reader, columns, coefficient if learns else 0.0, energies, coefficient * below)
 
     def _learn_what_is_handed_down(
-        self, reader: Site, coefficient: float, energy: float, channels: Callable[[], tuple[Floats, Floats]]
+        self, reader: Site, coefficient: float, energies: Floats, channels: Callable[[], tuple[Floats, Floats]]
     ) -> None:
         """Find out now and then what noise in a BatchNorm costs the layer below it."""
-        if reader.below is None or reader.below.transfer is None or not math.isfinite(energy):
+        if reader.below is None or reader.below.transfer is None:
             return
         if reader.handed_down is not None and not self.is_time(reader):
             return
+        energy = float(energies.mean())
         found = handed_down(*channels(), reader.below.transfer, coefficient, energy)
-        if math.isfinite(found):
+        if math.isfinite(energy) and math.isfinite(found):
             reader.handed_down = found
             # a BatchNorm above a sum or a concatenation hands down to many: as much as the others do, on average
             self.handed_down = smoothed(self.handed_down, found)
@@ -221,25 +223,30 @@ class Planner:
     def _widths(self, record: Record, samples: int, planes: int, family: Family) -> NDArray[np.uint8]:
         """Divide planes between the samples of a code."""
         site = record.site
-        if samples > 1 and site.adaptive and site.weights is not None and np.isfinite(record.ranges).all():
+        if samples > 1 and site.adaptive and site.weights is not None and record.sound:
             return allocate_samples(Demand(family, 1.0, *self._sensitivities(record, site.weights)), planes)
         base, rest = divmod(planes, max(1, samples))
         return np.full(samples, base, np.uint8) + (np.arange(samples) < rest).astype(np.uint8)
 
     def _sensitivities(self, record: Record, weights: Floats) -> tuple[Floats, Floats]:
         """Return what noise costs on the negative and on the positive side of each sample."""
-        felt = record.ranges * weights
-        negative, positive = felt[:, 0] + felt[:, 2], felt[:, 1] + felt[:, 3]
+        negative, positive = (record.ranges @ (weights[:, None] * SIDES)).T
         if record.indices is not None:
-            norms = self.norms.of(record.indices)
-            negative, positive = negative * norms, positive * norms
+            norms = self._norms_of(record.indices)
+            return negative * norms, positive * norms
         return negative, positive
+
+    def _norms_of(self, indices: Indices) -> Floats:
+        """Return the norms of a batch's samples, looked up once for all sites."""
+        if self._batch_norms is None or self._batch_norms[0] is not indices:
+            self._batch_norms = indices, self.norms.of(indices)
+        return self._batch_norms[1]
 
     def _demanded(self, records: Iterable[Record], cost: Callable[[Record], int]) -> list[tuple[Record, Demand]]:
         """Return the demand of each record; a site whose samples share one width demands as a whole."""
         demands = []
         for record in records:
-            if record.site.weights is None or not np.isfinite(record.ranges).all():
+            if record.site.weights is None or not record.sound:
                 continue
             negative, positive = self._sensitivities(record, record.site.weights)
             price = float(cost(record))
@@ -261,6 +268,7 @@ class Planner:
         for indices, relative in batches.values():
             if relative:
                 self.norms.update(indices, np.mean(relative, axis=0))
+        self._batch_norms = None
 
 
 def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Site]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ BOTH_SIDES = np.array([1.0, 1.0, 0.0, 0.0])
 POSITIVE_SIDE = np.array([0.0, 1.0, 0.0, 0.0])
 OUTPUT = np.array([0.0, 0.0, 1.0, 1.0])
 POSITIVE_OUTPUT = np.array([0.0, 0.0, 0.0, 1.0])
+# which ranges belong to the negative and which to the positive side
+SIDES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
 
 
 @dataclass(eq=False)
@@ -32,12 +35,18 @@ class Record:
     relative: list[Floats] = field(default_factory=list)
     observed: bool = False
 
+    @property
+    def sound(self) -> bool:
+        """Whether all ranges are finite."""
+        return math.isfinite(self.ranges.sum())
+
     def noise(self, columns: Floats, factor: float) -> Floats:
         """Return the energy of each sample's noise in what a reader feels of it."""
         bits = self.layout.sample_bits or (self.layout.bits,) * self.layout.samples
         of_side = noise_of_widths(self.layout.family)[np.array(bits, np.intp)]
-        felt = self.ranges * columns
-        return factor * (of_side[:, 0] * (felt[:, 0] + felt[:, 2]) + of_side[:, 1] * (felt[:, 1] + felt[:, 3]))
+        felt: Floats = self.ranges @ (columns[:, None] * SIDES)
+        noise: Floats = factor * (of_side * felt).sum(1)
+        return noise
 
 
 def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]) -> None:

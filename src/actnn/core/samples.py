@@ -58,7 +58,11 @@ class SampleNorms:
 
 def check_indices(given: Any, num_samples: int | None) -> Indices:
     """Return the positions of a batch in the training set; raise ConfigError where they are none."""
-    indices = np.asarray(given)
+    try:
+        indices = np.asarray(given)
+    except ValueError:
+        # rows of different lengths
+        indices = np.asarray(given, object)
     most = MOST_SAMPLES if num_samples is None else num_samples
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise ConfigError(

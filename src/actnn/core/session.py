@@ -59,8 +59,6 @@ class Session:
         self._backward_seen = False
         # whether forwards of the whole model tell when they begin; layers made by hand have none
         self._whole = False
-        # whether what the last forward kept was counted: autograd then holds other objects than those it was given
-        self._measured = False
 
     def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False) -> Site:
         """Return a new site; its width is checked here, so that a bad group fails at conversion."""
@@ -95,9 +93,7 @@ class Session:
 
         ``measure`` returns the ranges of all samples, reading one group of so many.
         """
-        layout, record = self.planner.layout(site, samples, elements, family, measure)
-        site.codes(layout)
-        return layout, record
+        return self.planner.layout(site, samples, elements, family, measure)
 
     def encode(self, arrays: Arrays, values: Array, site: Site, layout: Layout) -> Code:
         """Return the code of dense ``values`` (samples, elements)."""
@@ -148,8 +144,9 @@ class Session:
 
         ``indices`` tells which samples of the training set the batch holds.
         """
-        self._whole, self._measured = True, False
-        self.tags.clear()
+        self._whole = True
+        if self._backward_seen:
+            self.tags.clear()
         changed = [site.learn() for site in self.sites]
         self.planner.forward_begins(indices, not any(changed), self._kept_bytes())
 
@@ -158,8 +155,6 @@ class Session:
         self._backward_seen = True
         if not self._whole:
             self.tags.clear()
-        elif not self._measured:
-            self.tags.loosen()
 
     @property
     def predictions(self) -> dict[str, float] | None:
@@ -187,7 +182,6 @@ class Session:
         if self.planner.budget is not None:
             self.planner.budget.other_bytes = max(0, nbytes - self._kept_bytes())
             self.planner.budget.measuring = False
-            self._measured = True
 
     def _kept_bytes(self) -> int:
         return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)

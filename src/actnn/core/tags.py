@@ -5,9 +5,9 @@ NOTE [Tags]
    tensor of the same elements in the same order has the same tag, any other view, copy or result has none. Nothing is
    attached to a tensor that its user might save or copy.
 2. A tag holds the tensor's version: after an in-place change by anybody else it is not used.
-3. All tags go when the next forward of the whole model begins: a tensor that outlives the step is coded anew, so that
-   no noise freezes. From the moment that a backward begins, no tag keeps a code that backward has done with; until
-   then a block that is computed anew (checkpointing) finds the same tags as the first time.
+3. All tags go when the first forward of the whole model after a backward begins: a tensor that outlives the step is
+   coded anew, so that no noise freezes. Until then a block that is computed anew (checkpointing) finds the same tags as
+   the first time.
 4. Only results of a recorded operation carry a code; a batch or a parameter does not.
 5. Whatever a tag says, a reader may ignore it and make a code of its own.
 """
@@ -15,7 +15,7 @@ NOTE [Tags]
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from actnn.core.site import Readers, Site
@@ -37,22 +37,6 @@ class Tag:
     result: weakref.ref[Any] | None = None
     source: Site | None = None
     counted: bool = False
-    loose: tuple[weakref.ref[Any] | None, ...] | None = None
-
-    def loosen(self) -> None:
-        """Hold tensors only as long as somebody else does."""
-        self.bypass = None
-        if self.kept is not None and self.loose is None:
-            self.loose = tuple(None if tensor is None else weakref.ref(tensor) for tensor in self.kept.tensors)
-            self.kept = replace(self.kept, tensors=())
-
-    def tighten(self) -> None:
-        """Hold tensors again, where all of them are still there."""
-        if self.loose is not None:
-            tensors = tuple(None if reference is None else reference() for reference in self.loose)
-            gone = any(tensor is None for tensor, reference in zip(tensors, self.loose, strict=True) if reference)
-            self.kept = None if gone else replace(self.kept, tensors=tensors)
-            self.loose = None
 
 
 class Place(NamedTuple):
@@ -82,7 +66,6 @@ class Tags:
             # whatever it holds is of no use any more, and the tensor may live long
             del self._entries[place.key]
             return None
-        entry[1].tighten()
         return entry[1]
 
     def current(self, place: Place, version: int) -> Tag:
@@ -97,11 +80,6 @@ class Tags:
 
             entries[key] = (weakref.ref(place.memory, forget), tag)
         return tag
-
-    def loosen(self) -> None:
-        """Let no tag hold a tensor that nobody else does."""
-        for _, tag in list(self._entries.values()):
-            tag.loosen()
 
     def clear(self) -> None:
         """Forget all tags."""

@@ -72,6 +72,11 @@ class Moments:
         self._mean += step
 
     @property
+    def energy_of_mean(self) -> float:
+        """Squared norm of the mean."""
+        return energy(self._mean)
+
+    @property
     def variance(self) -> float:
         """Sum over the elements of their unbiased sample variances."""
         return self._squares / (self.count - 1)

@@ -382,7 +382,7 @@ def c_layout(layout: Layout) -> CLayout:
     negative = (ctypes.c_uint8 * 12)(*layout.family.negative)
     result = CLayout(layout.samples, layout.elements, layout.bits, int(layout.rounding), negative, None, None)
     if layout.sample_bits is not None:
-        bits = (ctypes.c_uint8 * layout.samples)(*layout.sample_bits)
+        bits = (ctypes.c_uint8 * layout.samples).from_buffer_copy(bytes(layout.sample_bits))
         offsets = (ctypes.c_int64 * (layout.samples + 1))(*layout.sample_offsets)
         result.sample_bits, result.sample_offsets = ctypes.addressof(bits), ctypes.addressof(offsets)
         result.keep_alive = bits, offsets

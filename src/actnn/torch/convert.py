@@ -151,7 +151,10 @@ class QModule(nn.Module):
 
 def sample_indices(given: Any, num_samples: int | None) -> Any:
     """Return positions in the training set as an array on the host."""
-    return check_indices(given.detach().cpu().numpy() if isinstance(given, Tensor) else given, num_samples)
+    if isinstance(given, Tensor):
+        # numpy knows no bfloat16; floats are refused, but with a reason
+        given = (given.float() if given.is_floating_point() else given).detach().cpu().numpy()
+    return check_indices(given, num_samples)
 
 
 def check_model(model: Any) -> None:

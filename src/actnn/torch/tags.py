@@ -20,7 +20,7 @@ def put(x: Tensor, kept: Kept | None, owner: Site, readers: Readers, bypass: Byp
         return
     tag = owner.session.tags.current(place(x), x._version)
     tag.kept, tag.owner, tag.readers, tag.bypass = kept, owner, readers, bypass
-    tag.result, tag.loose = weakref.ref(x), None
+    tag.result = weakref.ref(x)
 
 
 def place(x: Tensor) -> Place:

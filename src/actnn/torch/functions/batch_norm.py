@@ -91,8 +91,10 @@ class Call:
     def account(self) -> None:
         """Note what is kept for backward, and the statistics that exact training would keep."""
         code, _, inverse, extra = self.saved
-        of_code = 0 if self.shared is not None else nbytes(code)
-        small = nbytes(inverse)
+        of_code, small = 0, nbytes(inverse)
+        if self.shared is None:
+            self.site.codes(self.backward.layout)
+            of_code = nbytes(code)
         self.site.keeps(of_code + small * (1 if extra is None else 2), 2 * small)
 
 

@@ -112,6 +112,7 @@ def encode(x: Tensor, site: Site, family: Family = AFFINE, batched: bool = True)
 
     layout, record = session.plan(site, *order.rows, family, ranges)
     code = session.encode(ARRAYS, flat, site, layout)
+    site.codes(layout)
     site.keeps(nbytes(code.buffer))
     return Kept(Reading(order, layout, record=record), (code.buffer,))
 

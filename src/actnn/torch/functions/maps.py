@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,11 +58,10 @@ class Convolution:
     def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
         """Return how noise in the gradient of ``y`` reaches that of the weight."""
         positions = math.prod(y.shape[2:])
-        # autocast gives x and y different types, and sums may pass what half precision can hold
-        x, y = (few(values.detach(), positions).float() for values in (x, y))
-        with torch.no_grad():
+        with exactly(y):
+            x, y = (few(values, positions).float() for values in (x, y))
             normalized = normalize(y, [0, *range(2, y.dim())])
-            aligned = self.parameter_gradients(normalized, x, weight.detach().float(), False)[0]
+            aligned = self.parameter_gradients(normalized, x, weight.float(), False)[0]
             if self.transposed:
                 aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
             rows = aligned.flatten(1) / max(1, len(y) * positions)
@@ -164,10 +164,17 @@ class LinearFunction(Function):
 
 def transfer(x: Tensor, y: Tensor) -> Transfer:
     """Return how noise in the gradient of a linear layer's output reaches that of its weight."""
-    with torch.no_grad():
+    with exactly(y):
         x, y = (rows(few(values, math.prod(values.shape[1:-1]))).float() for values in (x, y))
         aligned = normalize(y, [0]).T @ x / max(1, len(y))
     return transfer_of(aligned, energy_of(x))
+
+
+@contextmanager
+def exactly(y: Tensor) -> Iterator[None]:
+    """Measure with no gradient, and without autocast: sums may pass what half precision can hold."""
+    with torch.no_grad(), torch.autocast(y.device.type, enabled=False):
+        yield
 
 
 def transfer_of(rows_of_channels: Tensor, patch: float) -> Transfer:
