@@ -15,6 +15,7 @@ from actnn.errors import (
     FormatError,
     SessionError,
     ShapeError,
+    SwapError,
     UnsupportedError,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "QScheme",
     "SessionError",
     "ShapeError",
+    "SwapError",
     "UnsupportedError",
     "config",
     "set_optimization_level",

@@ -25,6 +25,10 @@ class ShapeError(ActnnError, RuntimeError, ValueError):
     """An input whose shape a layer cannot take; also a RuntimeError and a ValueError, as the frameworks raise."""
 
 
+class SwapError(ActnnError, OSError):
+    """A code that left memory and cannot be had back: its file cannot be read, or it belongs to another process."""
+
+
 class DemandError(ActnnError, ValueError):
     """Sensitivities or costs that no allocation can weigh: negative, not finite, or of unequal length."""
 

@@ -40,7 +40,6 @@ REFUSED = {
     "initial_bits": 4,
     "group_size": 128,
     "simulate": True,
-    "swap": True,
     "empty_cache_threshold": 0.2,
 }
 
@@ -198,6 +197,19 @@ def test_a_fractional_average_of_fixed_widths_is_refused_at_conversion(config):
     fixed(config, activation_compression_bits=[1.5])
     with pytest.raises(ConfigError, match=r"fractional average.*'L2\.5' or 'L3'"):
         config.policy()
+
+
+def test_swapping_without_codes_is_refused_at_conversion(config):
+    config.set_optimization_level("L0")
+    config.swap = True
+    with pytest.raises(ConfigError, match=r"swap.*L4"):
+        config.policy()
+
+
+@pytest.mark.parametrize(("name", "value"), [("swap_dir", 3), ("swap_bytes", "1GB"), ("swap_bytes", 0)])
+def test_a_place_for_swapping_that_is_none_is_refused(config, name, value):
+    with pytest.raises(ConfigError, match=name):
+        setattr(config, name, value)
 
 
 def test_the_printed_settings_name_every_knob(config):

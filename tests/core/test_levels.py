@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -10,8 +11,8 @@ import actnn
 from actnn.core.policy import KNOBS, Config
 from actnn.errors import ConfigError
 
-LEVELS = ["L0", "L1", "L2", "L2.5", "L3"]
-LATER = ["L3.1", "L4", "L5", "swap"]
+LEVELS = ["L0", "L1", "L2", "L2.5", "L3", "L4"]
+LATER = ["L3.1", "L5", "swap"]
 
 
 def at(*levels: str) -> dict:
@@ -50,6 +51,10 @@ def test_l3_decides_between_samples_and_layers_at_two_bits():
     policy = Config().policy("L3")
     assert (policy.adaptive_maps, policy.adaptive_batch_norm, policy.per_layer) == (True, True, True)
     assert policy.bits == (2,)
+
+
+def test_l4_is_l3_with_codes_on_disk():
+    assert Config().policy("L4") == replace(Config().policy("L3"), swap=True)
 
 
 # defect 9: levels do not reset each other

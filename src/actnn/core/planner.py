@@ -42,7 +42,10 @@ CHAIN = 1.5
 # what a BatchNorm hands down until that is known
 HANDED_DOWN = 10.0
 # steps after which what changes slowly is measured again
-RENEWED = 64
+RENEWED = 128
+# steps in which gradients are measured: the first ones, and then one of so many
+FIRST_STEPS = 4
+OBSERVED = 4
 # codes of one site that are remembered until a forward begins: where parts of a model train alone, none ever does
 MOST_CODES = 64
 # fractions of a plane that are nothing but float rounding
@@ -63,6 +66,7 @@ class Planner:
         self._gradients: dict[Site, tuple[float, int]] = {}
         self._sound = True
         self._steps = 0
+        self._coding = False
         self._batch_norms: tuple[Indices, Floats] | None = None
         self._sharing: set[Site] = set()
         self._left_over: dict[int, float] = {}
@@ -72,6 +76,13 @@ class Planner:
     def active(self) -> bool:
         """Whether codes and gradients are measured."""
         return self.policy.adaptive or self.budget is not None or self.predictions is not None
+
+    @property
+    def observing(self) -> bool:
+        """Whether this step's gradients are measured: samples are seen only once an epoch, layers in every step."""
+        if self.predictions is not None or self.indices is not None:
+            return True
+        return self._steps <= FIRST_STEPS or self._steps % OBSERVED == 0
 
     def stride(self, elements: int) -> int:
         """Return which groups of a sample are measured: every one, or one of so many."""
@@ -86,6 +97,7 @@ class Planner:
 
         ``measure`` returns the ranges of every sample, given a stride.
         """
+        self._coding = True
         planes = self._planes(site, samples, elements, family)
         if not self.active:
             return uniform_layout(samples, elements, family, planes // max(1, samples), self.policy.rounding), None
@@ -174,7 +186,9 @@ class Planner:
     def forward_begins(self, indices: Indices | None, settled: bool, kept_bytes: int) -> None:
         """Learn from the last backward, and decide every site's share."""
         self.indices = indices
-        self._steps += 1
+        # an evaluation is no step
+        self._steps = max(1, self._steps + self._coding)
+        self._coding = False
         if self.budget is not None:
             self.budget.forward_begins()
         self._left_over.clear()

@@ -29,6 +29,9 @@ class Policy:
     adaptive_batch_norm: bool
     per_layer: bool
     use_gradient: bool
+    swap: bool
+    swap_dir: str | None
+    swap_bytes: int | None
     rounding: Rounding
     share_codes: bool
     pipeline_threshold: int | None
@@ -85,6 +88,11 @@ def _rounding(value: Any) -> str | None:
     return None if isinstance(value, str) and value in ROUNDINGS else f"expected one of {sorted(ROUNDINGS)}"
 
 
+def _directory(value: Any) -> str | None:
+    fits = value is None or isinstance(value, (str, os.PathLike))
+    return None if fits else "expected the path of a directory, or None for the system's temporary one"
+
+
 def _threshold(value: Any) -> str | None:
     whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
     return None if value is None or whole else "expected a number of bytes, or None for no limit"
@@ -105,7 +113,9 @@ KNOBS: Mapping[str, Knob] = {
     "adaptive_bn_scheme": Knob(True, _boolean),
     "simulate": Knob(False, _only(False, "codes are always real; compare with level L0 instead")),
     "enable_quantized_bn": Knob(True, _boolean),
-    "swap": Knob(False, _only(False, "swapping is not part of this version")),
+    "swap": Knob(False, _boolean),
+    "swap_dir": Knob(None, _directory),
+    "swap_bytes": Knob(None, _threshold),
     "empty_cache_threshold": Knob(None, _only(None, "trimming caches is not part of this version")),
     "pipeline_threshold": Knob(None, _threshold),
     "cudnn_benchmark_conv2d": Knob(True, _boolean),
@@ -122,8 +132,9 @@ LEVELS: Mapping[str, Mapping[str, Any]] = {
     "L2": {"activation_compression_bits": [4], **_FIXED_WIDTHS},
     "L2.5": {"activation_compression_bits": [2], "perlayer": False},
     "L3": {"activation_compression_bits": [2]},
+    "L4": {"activation_compression_bits": [2], "swap": True},
 }
-LATER_LEVELS = ("L3.1", "L4", "L5", "swap")
+LATER_LEVELS = ("L3.1", "L5", "swap")
 
 
 class Config:
@@ -178,6 +189,9 @@ class Config:
             adaptive_batch_norm=values["adaptive_bn_scheme"],
             per_layer=values["perlayer"],
             use_gradient=values["use_gradient"],
+            swap=values["swap"],
+            swap_dir=None if values["swap_dir"] is None else os.fspath(values["swap_dir"]),
+            swap_bytes=values["swap_bytes"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
             share_codes=values["share_codes"],
             pipeline_threshold=values["pipeline_threshold"],
@@ -189,6 +203,11 @@ class Config:
             raise ConfigError(
                 f"activation_compression_bits={list(policy.bits)} holds a fractional average, which needs widths that "
                 "differ: choose level 'L2.5' or 'L3', or whole numbers."
+            )
+        if policy.swap and not policy.compress:
+            raise ConfigError(
+                "config.swap = True without codes is not part of this version: choose level 'L4', which swaps codes, "
+                "or set config.compress_activation = True."
             )
         return policy
 

@@ -14,7 +14,7 @@ class Row:
     """What one layer kept in the last step, and the layers that read its code instead of keeping one of their own.
 
     ``bits`` is the average width of its codes, None where it has none; ``elements`` were coded, and ``sign_bits`` of
-    their width serve a mask that a ReLU would keep by itself.
+    their width serve a mask that a ReLU would keep by itself. ``swapped_bytes`` of those kept are not in memory.
     """
 
     layer: str
@@ -25,16 +25,24 @@ class Row:
     bits: float | None = None
     elements: int = 0
     sign_bits: float = 0.0
+    swapped_bytes: int = 0
 
     @classmethod
     def of(cls, site: Site) -> Row:
         """Return the row of a site."""
         account = site.account
-        figures = site.name, site.kind, account.exact_bytes, account.kept_bytes, tuple(account.readers)
-        if not account.elements:
-            return cls(*figures)
-        per_element = account.planes / account.elements, account.signs / account.elements
-        return cls(*figures, per_element[0], account.elements, per_element[1])
+        bits = account.planes / account.elements if account.elements else None
+        return cls(
+            site.name,
+            site.kind,
+            account.exact_bytes,
+            account.kept_bytes,
+            tuple(account.readers),
+            bits,
+            account.elements,
+            account.signs / max(1, account.elements),
+            account.swapped_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,11 @@ class Report:
     def kept_bytes(self) -> int:
         """Bytes that they keep."""
         return sum(row.kept_bytes for row in self.rows)
+
+    @property
+    def swapped_bytes(self) -> int:
+        """How many of them are not in memory."""
+        return sum(row.swapped_bytes for row in self.rows)
 
     @property
     def ratio(self) -> float:
@@ -106,6 +119,8 @@ class Report:
                 f"codes hold {self.average_bits:.2f} bits a value on average, "
                 f"{self.planes_per_element:.2f} with the signs that ReLU layers read from them"
             )
+        if self.swapped_bytes:
+            sentences.append(f"{readable(self.swapped_bytes)} of what is kept went to disk")
         if self.limit is not None:
             held = self.kept_bytes + self.other_bytes
             sentences.append(

@@ -13,7 +13,7 @@ Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MEMORY = 0.5
-MOST_SAMPLES = 2**31
+MOST_SAMPLES = 10**8
 
 
 class SampleScheme:

@@ -18,6 +18,7 @@ from actnn.core.records import Record
 from actnn.core.report import Report, Row
 from actnn.core.samples import Floats, Indices
 from actnn.core.site import Site
+from actnn.core.store import Memory, Store, Swap
 from actnn.core.tags import Tags
 from actnn.errors import ConfigError, SessionError
 from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
@@ -49,6 +50,7 @@ class Session:
             raise ConfigError("a memory budget needs codes to choose the widths of: use level 'L2' or higher with it.")
         self.policy = policy
         self.planner = Planner(policy, memory)
+        self.store: Store = self._new_store()
         self.seed = seed
         self.stream = stream
         self.sites: list[Site] = []
@@ -70,6 +72,8 @@ class Session:
     def close(self) -> None:
         """End the session: its layers refuse to keep anything from now on."""
         self.closed = True
+        if isinstance(self.store, Swap):
+            self.store.close()
 
     def check_open(self) -> None:
         """Raise SessionError once the session was closed."""
@@ -180,7 +184,10 @@ class Session:
     def all_kept(self, nbytes: int) -> None:
         """Note the bytes that a whole forward kept, with what layers keep that are not compressed."""
         if self.planner.budget is not None:
-            self.planner.budget.other_bytes = max(0, nbytes - self._kept_bytes())
+            # what was swapped is not among those bytes
+            accounts = [site.account for site in self.sites if site.step == self._step]
+            of_sites = sum(max(0, account.kept_bytes - account.swapped_bytes) for account in accounts)
+            self.planner.budget.other_bytes = max(0, nbytes - of_sites)
             self.planner.budget.measuring = False
 
     def _kept_bytes(self) -> int:
@@ -188,7 +195,15 @@ class Session:
 
     def __getstate__(self) -> dict[str, Any]:
         # tags belong to tensors of this process
-        return self.__dict__ | {"tags": Tags()}
+        return self.__dict__ | {"tags": Tags(), "store": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self.store = self._new_store()
+
+    def _new_store(self) -> Store:
+        policy = self.policy
+        return Swap(policy.swap_dir, policy.swap_bytes) if policy.compress and policy.swap else Memory()
 
     def report(self) -> Report:
         """Return what each layer kept in the last recorded step."""

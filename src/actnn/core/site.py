@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from actnn.allocation.sensitivity import Transfer
 from actnn.core.format import AFFINE, MAX_BITS, TWO_SIDED, ZERO_EXACT, Family, Layout
 from actnn.core.samples import Floats
+from actnn.kernels.contract import Array, Arrays
 
 if TYPE_CHECKING:
     from actnn.core.session import Session
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 class Account:
     """What one site kept during one step: bytes with exact training and with codes, and who reads its codes.
 
-    ``elements`` were coded in ``planes`` bits all together, of which ``signs`` are there for a mask's sake.
+    ``swapped_bytes`` of those kept are not in memory. ``elements`` were coded in ``planes`` bits all together, of which
+    ``signs`` are there for a mask's sake.
     """
 
     exact_bytes: int = 0
     kept_bytes: int = 0
+    swapped_bytes: int = 0
     elements: int = 0
     planes: int = 0
     signs: float = 0.0
@@ -122,6 +125,13 @@ class Site:
         widths = sum(layout.sample_bits) if layout.sample_bits is not None else layout.bits * layout.samples
         account.planes += widths * layout.elements
         account.signs += signs(layout.family, self.bits) * elements
+
+    def store(self, arrays: Arrays, buffer: Array) -> Array:
+        """Put a buffer where this session keeps its codes; return what autograd is to save in its place."""
+        saved = self.session.store.put(arrays, buffer)
+        if saved is not buffer:
+            self._account().swapped_bytes += len(buffer)
+        return saved
 
     def read_by(self, reader: Site, exact_bytes: int) -> None:
         """Note that another site reads this one's code instead of keeping ``exact_bytes`` of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +48,12 @@ class Arrays(Protocol):
     def concatenate(self, parts: Sequence[Array], axis: int) -> Array: ...
     def stack(self, parts: Sequence[Array], axis: int) -> Array: ...
     def transpose(self, x: Array, axes: Sequence[int]) -> Array: ...
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Array:
+        """Return a host array of the framework that shares the memory of a numpy array."""
+
+    def ticket(self, number: int, release: Callable[[int], None]) -> Array:
+        """Return an int64 array (1,) of a number; ``release`` is called with it when the array's memory goes."""
+
     def float_bits(self, x: Array) -> Array:
         """Return the bits of float32 values as int64."""
 

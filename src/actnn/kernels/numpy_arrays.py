@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,6 +25,14 @@ class NumpyArrays:
 
     def numpy(self, x: Array) -> np.ndarray:
         return np.asarray(x)
+
+    def from_numpy(self, x: np.ndarray) -> Array:
+        return x
+
+    def ticket(self, number: int, release: Callable[[int], None]) -> Array:
+        ticket = np.array([number])
+        weakref.finalize(ticket, release, number).atexit = False
+        return ticket
 
     def threads(self) -> int:
         return os.cpu_count() or 1

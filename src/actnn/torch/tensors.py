@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,11 +73,42 @@ class TorchArrays:
     def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         return x.permute(*axes)
 
+    def from_numpy(self, x: np.ndarray) -> Tensor:
+        return torch.from_numpy(x)
+
+    def ticket(self, number: int, release: Callable[[int], None]) -> Tensor:
+        # on the host, whatever the user's default device is
+        ticket = torch.tensor([number], dtype=torch.int64, device="cpu")
+        # of its memory, not of this object: autograd may hand out another one that shares it
+        weakref.finalize(ticket.untyped_storage(), release, number).atexit = False
+        return ticket.as_subclass(Ticket)
+
     def float_bits(self, x: Tensor) -> Tensor:
         return x.contiguous().view(torch.int32).to(torch.int64)
 
     def bits_float(self, x: Tensor) -> Tensor:
         return x.to(torch.int32).view(torch.float32)
+
+
+class Ticket(Tensor):
+    """A number that stands for a buffer elsewhere; copies, as saved-tensor hooks make them, keep that buffer too."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, arguments: Sequence[Any] = (), options: Any = None
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*arguments, **(options or {}))
+            if isinstance(result, Tensor):
+                memory = result.untyped_storage()
+                for ticket in arguments:
+                    if isinstance(ticket, cls) and ticket.untyped_storage() is not memory:
+                        weakref.finalize(memory, _forget, ticket.untyped_storage()).atexit = False
+        return result
+
+
+def _forget(memory: torch.UntypedStorage) -> None:
+    """Let go of the memory that a finalizer held until now."""
 
 
 ARRAYS = TorchArrays()

@@ -51,7 +51,7 @@ class ActivationFunction(Function):
         (mask,) = ctx.saved_tensors
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
-        return ctx.reading.masked(mask, grad, 1.0, ctx.below), None
+        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below), None
 
 
 class DropoutFunction(Function):
@@ -74,4 +74,4 @@ class DropoutFunction(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return ctx.reading.masked(mask, grad, ctx.factor, 0.0), None, None, None
+        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0), None, None, None

@@ -82,6 +82,7 @@ class Call:
         layout, record = session.plan(self.site, *order.rows, family, ranges)
         y = order.unfilled(x)
         code = backend.normalize(ARRAYS, flat, order.flat(y), channels, normalization, layout, session.key(self.site))
+        code = self.site.store(ARRAYS, code)
         threshold = None if family.affine else normalization.threshold
         self.backward = Backward(*state, layout, statistics.count, record)
         self.saved = (code, weight, inverse, threshold)
@@ -90,11 +91,11 @@ class Call:
 
     def account(self) -> None:
         """Note what is kept for backward, and the statistics that exact training would keep."""
-        code, _, inverse, extra = self.saved
+        _, _, inverse, extra = self.saved
         of_code, small = 0, nbytes(inverse)
         if self.shared is None:
             self.site.codes(self.backward.layout)
-            of_code = nbytes(code)
+            of_code = self.backward.layout.nbytes
         self.site.keeps(of_code + small * (1 if extra is None else 2), 2 * small)
 
 
@@ -179,6 +180,7 @@ def gradients(
     """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides."""
     need_x, need_weight, need_bias = needed
     code, weight, inverse, extra = saved
+    code = state.site.session.store.get(ARRAYS, code)
     state.site.confirm(state.readers)
     flat, channels, backend = state.order.flat(grad), state.order.channels, kernels.select(ARRAYS, grad)
     gamma = per_channel(weight, 1.0, inverse)
@@ -188,7 +190,7 @@ def gradients(
         scheme = rules.scheme_of(ARRAYS, inverse, gamma, extra)
     sums = backend.gradient_sums(ARRAYS, flat, channels, code, state.layout, rectified)
     grad_weight, grad_bias = rules.parameter_gradients(scheme, *sums)
-    if state.record is not None:
+    if state.record is not None and state.site.session.planner.observing:
         observe(state, grad, scheme, grad_weight, inverse, need_weight, rectified)
     grad_x = None
     if need_x:

@@ -53,20 +53,21 @@ class Reading:
         if self.layout is None:
             return (saved[0][samples.start : samples.stop] if self.order.batched else saved[0]).to(dtype)
         affine = self._affine(*saved) if self.normalized else None
-        code, part = Code(saved[0], self.layout), self.order.of_samples(len(samples))
+        buffer = site.session.store.get(ARRAYS, saved[0])
+        code, part = Code(buffer, self.layout), self.order.of_samples(len(samples))
         return part.shaped(site.session.decode(ARRAYS, site, code, NAMES[dtype], self.part, affine, samples))
 
-    def masked(self, mask: Tensor, grad: Tensor, above: float, below: float) -> Tensor:
+    def masked(self, site: Site, saved: Tensor, grad: Tensor, above: float, below: float) -> Tensor:
         """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
 
         The mask is the code's side, or a plain mask where there is no layout.
         """
-        backend = kernels.select(ARRAYS, grad)
+        backend, mask = kernels.select(ARRAYS, grad), site.session.store.get(ARRAYS, saved)
         return self.order.shaped(backend.apply_mask(ARRAYS, mask, self.layout, self.order.flat(grad), above, below))
 
     def observe(self, site: Site, grad: Tensor, coefficient: Callable[[], float]) -> None:
         """Tell the planner the gradient with which a map at ``site`` read this activation."""
-        if self.record is not None:
+        if self.record is not None and site.session.planner.observing:
             columns = POSITIVE_OUTPUT if self.part is Part.POSITIVE else OUTPUT
             energies = energies_of(site, grad, self.order.batched)
             site.session.planner.observe(self.record, site, columns, coefficient(), energies)
@@ -114,7 +115,7 @@ def encode(x: Tensor, site: Site, family: Family = AFFINE, batched: bool = True)
     code = session.encode(ARRAYS, flat, site, layout)
     site.codes(layout)
     site.keeps(nbytes(code.buffer))
-    return Kept(Reading(order, layout, record=record), (code.buffer,))
+    return Kept(Reading(order, layout, record=record), (site.store(ARRAYS, code.buffer),))
 
 
 def energies_of(site: Site, grad: Tensor, batched: bool = True) -> Floats:
@@ -142,7 +143,7 @@ def encode_mask(x: Tensor, site: Site) -> Kept:
     order = Order.of(x, batched=x.dim() > 1)
     mask = kernels.select(ARRAYS, x).encode_mask(ARRAYS, order.flat(x))
     site.keeps(nbytes(mask))
-    return Kept(Reading(order), (mask,))
+    return Kept(Reading(order), (site.store(ARRAYS, mask),))
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:

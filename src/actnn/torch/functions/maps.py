@@ -19,7 +19,7 @@ from actnn.torch.functions.kept import Kept, first_order, on_host
 from actnn.torch.tensors import Order
 
 # positions over which the statistics of a layer's transfer are averaged, and the variance of a channel that has none
-ENOUGH_POSITIONS = 4096
+ENOUGH_POSITIONS = 2048
 LEAST_VARIANCE = 1e-12
 
 

@@ -27,7 +27,7 @@ class MaxPoolFunction(Function):
         ctx.pooled = Order((*x.shape[: -len(pool.kernel)], *pool.output), pool.channels_last, batched)
         y = ctx.pooled.unfilled(x)
         planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool)
-        ctx.save_for_backward(planes)
+        ctx.save_for_backward(site.store(ARRAYS, planes))
         # exact training keeps its input, and an index of 64 bits for each maximum
         site.keeps(nbytes(planes), 8 * y.numel())
         return y
@@ -36,7 +36,7 @@ class MaxPoolFunction(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (planes,) = ctx.saved_tensors
-        backend = kernels.select(ARRAYS, grad)
+        backend, planes = kernels.select(ARRAYS, grad), ctx.site.session.store.get(ARRAYS, planes)
         values = backend.max_pool_backward(ARRAYS, planes, ctx.pooled.flat(grad), ctx.pool)
         return ctx.order.shaped(values), None, None
 
