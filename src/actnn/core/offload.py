@@ -2,7 +2,7 @@
 
 NOTE: rules of the way out and back.
 
-1. A copy that was begun is done only when its event says so. Until then its source stays as it is, and alive.
+1. A copy that was begun is done only when its event says so. Until then its source stays as it is, and both ends alive.
 2. Whoever gets a buffer back may use it at once: the device's own work waits for the copy, the program does not.
 3. Finalizers only leave a message (``release``), which the next ``put`` or ``get`` reads.
 """
@@ -57,15 +57,19 @@ class Offload:
         self._entries: dict[int, Entry] = {}
         self._order: list[int] = []
         self._leaving: deque[Entry] = deque()
+        # copies back that nobody waits for any more, with both ends
+        self._abandoned: list[tuple[Transfers, Any, Array, Array]] = []
         self._released: deque[int] = deque()
         self._lock = threading.Lock()
         self._next = 0
+        self._closed = False
         self._out_bytes = self._back_bytes = 0
 
     def put(self, arrays: Arrays, buffer: Array) -> int:
         """Begin to move a buffer to the host, and return the number to ask for it with."""
         with self._lock:
             self._settle()
+            self._check_open()
             nbytes = len(buffer)
             while self._leaving and self._leaving_bytes() + nbytes > self._bound:
                 oldest = self._leaving.popleft()
@@ -85,6 +89,7 @@ class Offload:
         """Return a buffer on its device; begin to fetch those that were put before it."""
         with self._lock:
             self._settle()
+            self._check_open()
             entry = self._entries.get(number)
             if entry is None:
                 raise SwapError(
@@ -106,6 +111,7 @@ class Offload:
     def close(self) -> None:
         """Forget all buffers, once no copy needs them any more."""
         with self._lock:
+            self._closed = True
             self._forget_all()
 
     def statistics(self) -> OffloadStatistics:
@@ -124,9 +130,12 @@ class Offload:
     def _forget_all(self) -> None:
         for entry in self._leaving:
             entry.lane.finish(entry.event)
-        self._leaving.clear()
-        self._entries.clear()
-        self._order.clear()
+        for entry in self._entries.values():
+            self._abandon(entry)
+        for lane, event, _, _ in self._abandoned:
+            lane.finish(event)
+        for held in (self._leaving, self._abandoned, self._entries, self._order):
+            held.clear()
 
     def _fetched(self, entry: Entry) -> tuple[Array, Any]:
         """Return a buffer that is on its way back, or sent on it now."""
@@ -149,7 +158,13 @@ class Offload:
         for entry in sorted(behind, key=lambda entry: entry.number):
             room -= entry.nbytes
             if room < 0:
-                entry.fetched = None
+                self._abandon(entry)
+
+    def _abandon(self, entry: Entry) -> None:
+        """Give up what was fetched, once its copy is done (rule 1)."""
+        if entry.fetched is not None:
+            (buffer, event), entry.fetched = entry.fetched, None
+            self._abandoned.append((entry.lane, event, entry.host, buffer))
 
     def _below(self, number: int) -> Iterator[Entry]:
         stop = bisect_left(self._order, number)
@@ -169,8 +184,14 @@ class Offload:
         """Let go of what has left the device, and of what was released."""
         while self._leaving and self._leaving[0].lane.arrived(self._leaving[0].event):
             self._leaving.popleft().leaving = None
+        self._abandoned = [copy for copy in self._abandoned if not copy[0].arrived(copy[1])]
         while self._released:
             number = self._released.popleft()
             # a copy on its way out holds what it reads until it is done
-            if self._entries.pop(number, None) is not None:
+            if (entry := self._entries.pop(number, None)) is not None:
                 del self._order[bisect_left(self._order, number)]
+                self._abandon(entry)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SwapError(errno.EBADF, "this store was closed. Convert the model again.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_left
 
-# whole pages: a buffer that shared one with another would make the system read it before it is written
-PAGE = 4096
+# whole pages: a buffer that shared one with another would make the system read it before it is written, and only whole
+# ones can be given back to it
+PAGE = mmap.PAGESIZE
 
 
 class Places:

@@ -76,7 +76,7 @@ class Session:
     @property
     def swaps_activations(self) -> bool:
         """Whether what autograd saves leaves memory as it is, without codes."""
-        return self.policy.swap and not self.policy.compress
+        return self.policy.swap and not self.policy.compress and not self.closed
 
     def whole_model(self) -> Site:
         """Return the one site of a session that makes no codes, for the account of all that is kept."""

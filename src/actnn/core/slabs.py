@@ -8,7 +8,7 @@ NOTE: rules of slabs.
 2. The pages of a place that is free go back to the system at once, and those of a slab when it is let go: what is
    resident is what lives.
 3. Garbage collection can run at any moment, also in a thread that holds the lock. A view that goes therefore never
-   waits for the lock: it leaves a message for whoever holds it.
+   waits for the lock: it leaves a message for whoever holds it, to be read before or right after the lock is free.
 4. A child process leaves its parent's slabs alone and begins with none.
 """
 
@@ -19,6 +19,8 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,13 +83,48 @@ class SlabStatistics:
 
 
 class Slabs:
-    """All slabs of one session, sized by what the last step needed. Safe to use from many threads."""
+    """All slabs of one session, sized by what the last step needed. Safe to use from many threads and after a fork."""
 
     def __init__(self) -> None:
-        self._begin()
+        self._processes = {os.getpid(): SlabsOfProcess()}
 
-    def _begin(self) -> None:
-        self._process = os.getpid()
+    def take(self, size: int) -> Bytes:
+        """Return ``size`` bytes that nobody else has; their place is free when the array goes.
+
+        Raises:
+            MemoryError: the system has no memory left for them.
+
+        """
+        return self._here().take(size)
+
+    def step_begins(self) -> None:
+        """Let go of slabs that are free and not of the size that the last step needed."""
+        self._here().step_begins()
+
+    def let_go(self) -> None:
+        """Let go of all slabs; those in use stay as long as what lies in them."""
+        self._here().let_go()
+
+    def statistics(self) -> SlabStatistics:
+        """Return what the slabs hold."""
+        return self._here().statistics()
+
+    def _here(self) -> SlabsOfProcess:
+        """Return the slabs of this process: no lock of a parent is ever waited for (rule 4)."""
+        process = os.getpid()
+        found = self._processes.get(process)
+        if found is None:
+            # setdefault is atomic: of two threads that come first, both get the slabs of one
+            found = self._processes.setdefault(process, SlabsOfProcess())
+            for other in [known for known in self._processes if known != process]:
+                self._processes.pop(other, None)
+        return found
+
+
+class SlabsOfProcess:
+    """The slabs of one process, and who may change them."""
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: list[Slab] = []
         self._returned: deque[tuple[Slab, int, int]] = deque()
@@ -97,57 +134,72 @@ class Slabs:
         self._used = False
 
     def take(self, size: int) -> Bytes:
-        """Return ``size`` bytes that nobody else has; their place is free when the array goes."""
-        if self._process != os.getpid():
-            self._begin()
-        with self._lock:
-            self._drain()
+        with self._locked():
             slab, start = self._find(size)
             self._used = True
             self._taken += pages(size)
             self._peak = max(self._peak, self._taken)
         view = slab.view(start, size)
-        weakref.finalize(view, self._give_back, self._returned, (slab, start, size)).atexit = False
+        weakref.finalize(view, self._give_back, slab, start, size).atexit = False
         return view
 
     def step_begins(self) -> None:
-        """Let go of slabs that are free and not of the size that the last step needed."""
-        if self._process != os.getpid():
-            self._begin()
-        with self._lock:
-            self._drain()
+        with self._locked():
             # an evaluation needs none, and says nothing of the next step
             if not self._used:
                 return
             self._used, self._expected, self._peak = False, self._peak, self._taken
-            in_use = [slab for slab in self._slabs if slab.taken_bytes]
             free = [slab for slab in self._slabs if not slab.taken_bytes]
             fitting = [slab for slab in free if self._expected <= slab.size <= GENEROUS * self._expected]
-            self._slabs = in_use + fitting[:1]
+            self._slabs = self._in_use() + fitting[:1]
+
+    def let_go(self) -> None:
+        with self._locked():
+            self._slabs = []
 
     def statistics(self) -> SlabStatistics:
-        """Return what the slabs hold."""
-        with self._lock:
-            self._drain()
+        with self._locked():
             size = sum(slab.size for slab in self._slabs)
             return SlabStatistics(len(self._slabs), size, self._taken, self._peak)
 
+    def _in_use(self) -> list[Slab]:
+        return [slab for slab in self._slabs if slab.taken_bytes]
+
     def _find(self, size: int) -> tuple[Slab, int]:
-        for slab in self._slabs:
-            if (start := slab.take(size)) is not None:
-                return slab, start
-        least = pages(max(size, 1))
-        expected, self._expected = self._expected, 0
-        slab = Slab(max(least, expected or GROWTH))
+        # no name for those that are full: it would keep one that is let go
+        found = next(((slab, start) for slab in self._slabs if (start := slab.take(size)) is not None), None)
+        if found is not None:
+            return found
+        slab = self._new_slab(pages(max(size, 1)))
         self._slabs.append(slab)
         start = slab.take(size)
         assert start is not None, "the slab was made large enough"
         return slab, start
 
-    def _give_back(self, returned: deque[tuple[Slab, int, int]], place: tuple[Slab, int, int]) -> None:
+    def _new_slab(self, least: int) -> Slab:
+        """Return a slab of the size that is expected; near the limit of memory, of the least that serves."""
+        expected, self._expected = self._expected, 0
+        try:
+            return Slab(max(least, expected or GROWTH))
+        except MemoryError:
+            self._slabs = self._in_use()
+        return Slab(least)
+
+    def _give_back(self, slab: Slab, start: int, size: int) -> None:
         """Free a place whose view is gone; waits for nobody (rule 3)."""
-        returned.append(place)
-        # again, where somebody else added to the queue just before the lock was free
+        self._returned.append((slab, start, size))
+        self._settle()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock; read messages before, and those that came meanwhile after."""
+        with self._lock:
+            self._drain()
+            yield
+        self._settle()
+
+    def _settle(self) -> None:
+        # again, where somebody left a message just before the lock was free
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 self._drain()

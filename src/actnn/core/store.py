@@ -66,7 +66,8 @@ class Memory:
             self.slabs.step_begins()
 
     def close(self) -> None:
-        pass
+        if self.slabs is not None:
+            self.slabs.let_go()
 
 
 class Swap(Memory):
@@ -107,6 +108,7 @@ class Swap(Memory):
     def close(self) -> None:
         self._store.close()
         self._offload.close()
+        super().close()
 
     def _release_offloaded(self, number: int) -> None:
         self._offload.release(number - OFFLOADED)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actnn.core.format import Layout, Part, index_bytes
+from actnn.errors import FormatError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +91,8 @@ class Backend(Protocol):
     """A set of kernels; all of them agree with ``reference`` byte for byte, and in sums but for rounding.
 
     ``values`` and ``grad`` are dense arrays of shape (samples, elements), in memory order. What makes a code writes it
-    to ``buffer``, bytes of just its size, where it is given one, and returns that.
+    to ``buffer``, contiguous bytes of just its size, where it is given one, and returns that; it raises FormatError for
+    a buffer of another size.
     """
 
     name: str
@@ -204,6 +206,17 @@ class Backend(Protocol):
 
     def energy(self, arrays: Arrays, values: Array, stride: int) -> Array:
         """Return the sum of squares of each sample, float32, from the groups that ``ranges`` reads."""
+
+
+def check_buffer(arrays: Arrays, buffer: Array, nbytes: int) -> Array:
+    """Return a buffer that a code of ``nbytes`` can be written to; raise FormatError for any other."""
+    dtype, shape = arrays.dtype(buffer), tuple(buffer.shape)
+    if dtype != "uint8" or shape != (nbytes,):
+        raise FormatError(
+            f"a code of {nbytes} bytes was to be written to a {dtype} buffer of shape {shape}: expected uint8 of shape "
+            f"({nbytes},). Give no buffer to have one made."
+        )
+    return buffer
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from actnn.core.format import Layout, Part, index_bytes
 from actnn.errors import FormatError, UnsupportedError
-from actnn.kernels.contract import FLOATS, Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool
+from actnn.kernels.contract import (
+    FLOATS,
+    Array,
+    Arrays,
+    ChannelAffine,
+    Channels,
+    Key,
+    Normalization,
+    Pool,
+    check_buffer,
+)
 from actnn.kernels.reference import Reference
 
 ABI_VERSION = 3
@@ -132,7 +142,7 @@ class Native:
         return int(self._library.actnn_max_threads())
 
     def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
-        buffer = arrays.empty((layout.nbytes,), "uint8", values) if buffer is None else buffer
+        buffer = space(arrays, values, layout.nbytes, buffer)
         self._call(
             "actnn_encode",
             c_layout(layout),
@@ -170,7 +180,7 @@ class Native:
 
     def encode_mask(self, arrays: Arrays, values: Array, buffer: Array | None = None) -> Array:
         samples, elements = values.shape
-        planes = arrays.empty((index_bytes(samples, elements, 1),), "uint8", values) if buffer is None else buffer
+        planes = space(arrays, values, index_bytes(samples, elements, 1), buffer)
         self._call(
             "actnn_encode_mask",
             samples,
@@ -206,7 +216,7 @@ class Native:
 
     def encode_index(self, arrays: Arrays, values: Array, bits: int, buffer: Array | None = None) -> Array:
         samples, elements = values.shape
-        planes = arrays.empty((index_bytes(samples, elements, bits),), "uint8", values) if buffer is None else buffer
+        planes = space(arrays, values, index_bytes(samples, elements, bits), buffer)
         pointers = arrays.pointer(values), arrays.pointer(planes)
         self._call("actnn_encode_index", samples, elements, bits, arrays.threads(), *pointers)
         return planes
@@ -244,7 +254,7 @@ class Native:
         key: Key,
         buffer: Array | None = None,
     ) -> Array:
-        buffer = arrays.empty((layout.nbytes,), "uint8", values) if buffer is None else buffer
+        buffer = space(arrays, values, layout.nbytes, buffer)
         self._call(
             "actnn_normalize",
             c_layout(layout),
@@ -326,7 +336,7 @@ class Native:
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
         if len(pool.kernel) > 2:
             return self._reference.max_pool(arrays, values, out, pool, buffer)
-        planes = arrays.empty((pool.nbytes,), "uint8", values) if buffer is None else buffer
+        planes = space(arrays, values, pool.nbytes, buffer)
         operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(out), arrays.pointer(planes)
         self._call("actnn_max_pool", c_pool(pool), arrays.threads(), *operands)
         return planes
@@ -425,6 +435,11 @@ def c_pool(pool: Pool) -> CPool:
     flat = len(pool.kernel) == 1
     sizes = ((0 if name == "padding" else 1,) * flat + getattr(pool, name) for name in AXES)
     return CPool(pool.samples, pool.channels, *sizes, pool.channels_last, pool.bits)
+
+
+def space(arrays: Arrays, like: Array, nbytes: int, buffer: Array | None) -> Array:
+    """Return bytes for a code: the buffer that the caller gave, or new ones."""
+    return arrays.empty((nbytes,), "uint8", like) if buffer is None else check_buffer(arrays, buffer, nbytes)
 
 
 def dtype_code(arrays: Arrays, x: Array) -> int:

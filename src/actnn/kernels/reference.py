@@ -22,7 +22,7 @@ from actnn.core.format import (
     plane_bytes,
 )
 from actnn.kernels import sampling
-from actnn.kernels.contract import Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool
+from actnn.kernels.contract import Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool, check_buffer
 
 WORD = 0xFFFFFFFF
 HALF = 0xFFFF
@@ -37,7 +37,7 @@ class Reference:
     name = "reference"
 
     def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
-        return written(self._encode(arrays, arrays.cast(values, "float32"), None, layout, key), buffer)
+        return written(arrays, self._encode(arrays, arrays.cast(values, "float32"), None, layout, key), buffer)
 
     def _encode(self, arrays: Arrays, values: Array, sides: Array | None, layout: Layout, key: Key) -> Array:
         grouped = group(arrays, values, layout.elements)
@@ -151,7 +151,7 @@ class Reference:
             coded = arrays.where(wrong, 0.0 * coded, coded)
             code = self._encode(arrays, coded.reshape(values.shape), sides.reshape(values.shape), layout, key)
         out[:] = arrays.cast(output.reshape(values.shape), arrays.dtype(values))
-        return written(code, buffer)
+        return written(arrays, code, buffer)
 
     def gradient_sums(
         self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: Layout, rectified: bool
@@ -201,18 +201,18 @@ class Reference:
         samples, elements = values.shape
         index_bytes(samples, elements, bits)
         words = group(arrays, arrays.cast(values, "int64"), elements)
-        return written(arrays.cast(pack(arrays, words, elements, bits), "uint8"), buffer)
+        return written(arrays, arrays.cast(pack(arrays, words, elements, bits), "uint8"), buffer)
 
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         words = unpack(arrays, arrays.cast(planes, "int64"), samples, elements, bits)
         return arrays.cast(ungroup(words, elements), "int32")
 
 
-def written(code: Array, buffer: Array | None) -> Array:
+def written(arrays: Arrays, code: Array, buffer: Array | None) -> Array:
     """Return a code where its bytes are wanted: in a buffer that the caller gave, or where they are."""
     if buffer is None:
         return code
-    buffer[:] = code
+    check_buffer(arrays, buffer, len(code))[:] = code
     return buffer
 
 

@@ -19,7 +19,7 @@ from actnn.core.settings import QScheme, config
 from actnn.core.site import Site
 from actnn.errors import ConfigError, UnsupportedError
 from actnn.torch.layers import COMPRESSED, Compressed, CompressedBatchNorm
-from actnn.torch.memory import KeptBytes
+from actnn.torch.memory import KeptBytes, trim_caches
 from actnn.torch.swapping import SwappedActivations
 
 Exact = str | type[nn.Module]
@@ -60,6 +60,8 @@ class QModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
         session = self._session
+        if session.policy.trim_threshold is not None:
+            trim_caches(self._model, session.policy.trim_threshold)
         session.forward_begins(self._batch_indices())
         if not (self.training and torch.is_grad_enabled()):
             return self._model(*args, **kwargs)

@@ -1,11 +1,16 @@
-"""What autograd keeps, counted."""
+"""What autograd keeps, counted; and what an accelerator's cache holds and nobody uses, given back."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+
+# the functions by which torch tells of, and empties, a cache of device memory
+CACHE = ("memory_reserved", "memory_allocated", "empty_cache")
+WITHOUT_CACHE = ("cpu", "meta")
 
 
 class KeptBytes(saved_tensors_hooks):
@@ -32,6 +37,17 @@ class KeptBytes(saved_tensors_hooks):
         if storage.data_ptr() not in self._own:
             self._blocks[storage.data_ptr()] = storage.nbytes()
         return tensor
+
+
+def trim_caches(model: nn.Module, threshold: float) -> None:
+    """Empty the cache of each accelerator that a model lies on where more than a share of it is not in use."""
+    for device in {parameter.device for parameter in model.parameters()}:
+        module = None if device.type in WITHOUT_CACHE else torch.get_device_module(device)
+        # some accelerators have no caching allocator
+        if all(hasattr(module, name) for name in CACHE):
+            reserved, used = module.memory_reserved(device), module.memory_allocated(device)
+            if reserved - used > threshold * reserved:
+                module.empty_cache()
 
 
 def _unchanged(kept: Any) -> Any:

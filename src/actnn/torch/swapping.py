@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from actnn.core.session import Session
 from actnn.core.site import Site
 from actnn.core.store import LEAST_BYTES
+from actnn.errors import SessionError
 from actnn.torch import tags
 from actnn.torch.tensors import ARRAYS, Order, nbytes
 
@@ -25,10 +25,29 @@ class Swapped:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True)
+class Left:
+    """A tensor that stayed where it is, and its version: torch checks none of what goes through hooks."""
+
+    tensor: Tensor
+    version: int
+
+    def unchanged(self) -> Tensor:
+        """Return the tensor, unless it was changed since it was saved."""
+        if self.tensor._version != self.version:
+            raise SessionError(
+                f"a tensor of shape {tuple(self.tensor.shape)} that backward needs was changed in place after it was "
+                f"saved: it is at version {self.tensor._version}, expected {self.version}. Change a copy of it, or "
+                "call backward first."
+            )
+        return self.tensor
+
+
 class SwappedActivations(saved_tensors_hooks):
     """Puts what autograd saves while this is entered into a store, each tensor once, the model's own left out.
 
-    What is put is a copy: an operation that overwrites its input may run before the copy has left.
+    What is put is a copy: an operation that overwrites its input may run before the copy has left. Small tensors, and
+    those that are larger than the memory they lie in, stay.
     """
 
     def __init__(self, model: nn.Module, session: Session, site: Site) -> None:
@@ -38,15 +57,19 @@ class SwappedActivations(saved_tensors_hooks):
         self._session, self._site = session, site
         super().__init__(self._put, self._get)
 
-    def _put(self, x: Tensor) -> Tensor | Swapped:
-        if x.layout is not torch.strided or x.is_quantized or nbytes(x) < LEAST_BYTES:
-            return x
-        if x.untyped_storage().data_ptr() in self._own:
-            return x
+    def _put(self, x: Tensor) -> Left | Swapped:
+        if self._stays(x):
+            return Left(x, x._version)
         tag = self._session.tags.current(tags.place(x), x._version)
         if tag.kept is None:
             tag.kept = self._swapped(x)
         return tag.kept
+
+    def _stays(self, x: Tensor) -> bool:
+        if x.layout is not torch.strided or x.is_quantized or x.is_nested:
+            return True
+        memory = x.untyped_storage()
+        return not LEAST_BYTES <= nbytes(x) <= memory.nbytes() or memory.data_ptr() in self._own
 
     def _swapped(self, x: Tensor) -> Swapped:
         order = Order.of(x, batched=False)
@@ -55,9 +78,9 @@ class SwappedActivations(saved_tensors_hooks):
         buffer.view(x.dtype).copy_(order.flat(x).view(-1))
         return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype)
 
-    def _get(self, kept: Any) -> Tensor:
-        if not isinstance(kept, Swapped):
-            return kept
+    def _get(self, kept: Left | Swapped) -> Tensor:
         self._session.backward_begins()
+        if isinstance(kept, Left):
+            return kept.unchanged()
         buffer = self._session.store.get(ARRAYS, kept.saved)
         return kept.order.shaped(buffer.view(kept.dtype))

@@ -25,7 +25,8 @@ def put(x: Tensor, kept: Kept | None, owner: Site, readers: Readers, bypass: Byp
 
 def place(x: Tensor) -> Place:
     """Return where a tensor lies. Autograd may hand another object than it was given to whoever computes anew."""
-    return Place(x.untyped_storage(), (x.storage_offset(), x.shape, x.stride(), x.dtype))
+    # a view that torch negates or conjugates only when it is read lies where its base does
+    return Place(x.untyped_storage(), (x.storage_offset(), x.shape, x.stride(), x.dtype, x.is_neg(), x.is_conj()))
 
 
 def find(x: Tensor, session: Session) -> Tag | None:

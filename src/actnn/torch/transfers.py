@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actnn.errors import UnsupportedError
+
 
 class TorchTransfers:
     """The transfers of the kernels' contract for one device, by its streams and events."""
@@ -14,6 +16,11 @@ class TorchTransfers:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._module = torch.get_device_module(device)
+        if not hasattr(self._module, "Stream"):
+            raise UnsupportedError(
+                f"codes on {device} cannot be swapped: torch has no streams for such a device. Choose a level without "
+                "swapping, such as 'L3'."
+            )
         self._side = self._module.Stream(device)
         # only memory that cannot be moved is copied beside other work
         self._pinned = device.type != "cpu"
@@ -45,4 +52,6 @@ class TorchTransfers:
     def _copy(self, target: Tensor, source: Tensor) -> Any:
         with self._module.stream(self._side):
             target.copy_(source, non_blocking=True)
-            return self._side.record_event()
+            event = self._module.Event()
+            event.record(self._side)
+        return event

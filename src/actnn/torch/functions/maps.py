@@ -153,7 +153,7 @@ class ConvolutionFunction(Function):
         for part, x in decoded(ctx, grad, saved, parts):
             of_weight, of_bias = ctx.convolution.parameter_gradients(part, x, weight, need_bias)
             grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
-        return grad_weight, grad_bias
+        return tuple(None if total is None else total.to(grad.dtype) for total in (grad_weight, grad_bias))
 
 
 class LinearFunction(Function):
@@ -179,14 +179,14 @@ class LinearFunction(Function):
         return grad_x, grad_weight, grad_bias, None, None
 
     @staticmethod
-    def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor | None:
+    def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor:
         """Return the gradient of the weight, summed over parts of the batch."""
         grad_weight = None
         samples, elements = ctx.reading.order.rows
         parts = ctx.site.session.pieces(samples, samples * elements * grad.element_size())
         for part, x in decoded(ctx, grad, saved, parts):
             grad_weight = added(grad_weight, rows(part).T @ rows(x))
-        return grad_weight
+        return grad_weight.to(grad.dtype)
 
 
 def transfer(x: Tensor, y: Tensor) -> Transfer:
@@ -260,8 +260,11 @@ def samples_of(x: Tensor, part: range) -> Tensor:
 
 
 def added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    """Return a sum of which the first term may be missing."""
-    return part if total is None else total.add_(part)
+    """Return a sum of which the first term may be missing; from the second on, in float32 at least."""
+    if total is None or part is None:
+        return part
+    # half precision would lose what small parts add to a large sum
+    return total.to(torch.promote_types(total.dtype, torch.float32)).add_(part)
 
 
 def rows(x: Tensor) -> Tensor:
