@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def address(view: np.ndarray) -> int:
 def check_apart(views: list[np.ndarray]) -> None:
     """Raise where two places overlap."""
     ends = sorted((address(view), address(view) + view.size) for view in views if view.size)
-    for (_, stop), (start, _) in zip(ends, ends[1:], strict=False):
+    for (_, stop), (start, _) in pairwise(ends):
         assert stop <= start
 
 

@@ -1,4 +1,4 @@
-"""L4: gradients are those of L3 bit by bit, while codes lie on disk, whatever users, graphs and disks do."""
+"""L4 and L5: gradients are those of L3 bit by bit, while codes lie on disk, whatever users, graphs and disks do."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def little_memory(monkeypatch):
     monkeypatch.setattr(file, "GROWTH", MB)
 
 
+class Chosen:
+    """The level that a test is run at."""
+
+    level = "L4"
+
+
+@pytest.fixture(autouse=True, params=["L4", "L5"])
+def both_levels(request, monkeypatch):
+    """Run every test with codes in plain memory, and in slabs, before they are written and after they were read."""
+    monkeypatch.setattr(Chosen, "level", request.param)
+
+
 class Network(nn.Module):
     """Layers of every kind that keeps codes, each code large enough to leave memory."""
 
@@ -60,8 +72,8 @@ def batch(number: int = 0, samples: int = 8) -> Tensor:
     return torch.randn(samples, 3, 32, 32, generator=generator) * torch.logspace(-1, 0.5, samples).view(-1, 1, 1, 1)
 
 
-def at_l4(network: nn.Module, **settings: object) -> actnn.QModule:
-    return compressed(network, 2, level="L4", **settings)
+def swapping(network: nn.Module, **settings: object) -> actnn.QModule:
+    return compressed(network, 2, level=Chosen.level, **settings)
 
 
 def at_l3(network: nn.Module, **settings: object) -> actnn.QModule:
@@ -110,8 +122,8 @@ def check_same(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]]
 
 
 def check_like_l3(network: nn.Module, step: Callable = take_step, steps: int = 4, **settings: object) -> None:
-    """Raise unless training at L4 has the gradients of L3, from codes that came back from disk."""
-    ours = at_l4(network, **settings)
+    """Raise unless training has the gradients of L3, from codes that came back from disk."""
+    ours = swapping(network, **settings)
     check_same(train(ours, steps, step), train(at_l3(network, **settings), steps, step))
     assert statistics(ours).read_bytes > 0, "no code came back from disk"
     check_empty(ours)
@@ -126,6 +138,10 @@ def check_empty(model: actnn.QModule) -> None:
     gc.collect()
     until(lambda: statistics(model).file_bytes == statistics(model).memory_bytes == 0)
     assert statistics(model).unknown_releases == 0
+    slabs = model._session.store.slabs
+    assert (slabs is not None) == (model._session.policy.arena)
+    if slabs is not None:
+        until(lambda: slabs.statistics().taken_bytes == 0)
 
 
 def on_disk(model: actnn.QModule) -> None:
@@ -206,7 +222,9 @@ def test_gradients_are_those_of_l3_with_widths_that_samples_remember():
 
 @pytest.mark.parametrize("level", ["L1", "L2", "L2.5"])
 def test_codes_of_other_levels_can_be_swapped_too(level):
-    ours, theirs = (compressed(Network(), 4, level=level, swap=swap) for swap in (True, False))
+    ours, theirs = (
+        compressed(Network(), 4, level=level, swap=swap, arena=swap and Chosen.level == "L5") for swap in (True, False)
+    )
     check_same(train(ours), train(theirs))
     assert statistics(ours).read_bytes > 0
     check_empty(ours)
@@ -221,7 +239,7 @@ def with_budget(level: str, memory: int) -> actnn.QModule:
 
 def bytes_of_tickets() -> int:
     """Return what is left in memory of codes that went to disk, which counts as kept by others."""
-    found, expected = (with_budget(level, 2 * MB) for level in ("L4", "L3"))
+    found, expected = (with_budget(level, 2 * MB) for level in (Chosen.level, "L3"))
     for model in (found, expected):
         train(model, 1)
     return found.report().other_bytes - expected.report().other_bytes
@@ -233,7 +251,7 @@ def test_a_memory_budget_knows_what_else_is_kept():
 
 @pytest.mark.parametrize("memory", [700_000, 800_000])
 def test_gradients_are_those_of_l3_with_a_memory_budget(memory):
-    ours, theirs = with_budget("L4", memory + bytes_of_tickets()), with_budget("L3", memory)
+    ours, theirs = with_budget(Chosen.level, memory + bytes_of_tickets()), with_budget("L3", memory)
     check_same(train(ours, 5), train(theirs, 5))
     assert statistics(ours).read_bytes > 0
     check_empty(ours)
@@ -242,7 +260,7 @@ def test_gradients_are_those_of_l3_with_a_memory_budget(memory):
 def layers_by_hand(swap: bool) -> nn.Module:
     actnn.set_optimization_level("L2")
     actnn.config.activation_compression_bits = [2, 8]
-    actnn.config.swap = swap
+    actnn.config.swap, actnn.config.arena = swap, swap and Chosen.level == "L5"
     # layers made by hand draw different noise each: begin anew
     object.__setattr__(actnn.config, "_streams", 0)
     torch.manual_seed(5)
@@ -308,7 +326,7 @@ def test_two_losses_may_go_backward_in_the_order_of_their_forwards():
 
 
 def test_two_models_whose_graphs_alternate_keep_apart():
-    ours, others = [at_l4(Network(), share_codes=False) for _ in "ab"], at_l3(Network(), share_codes=False)
+    ours, others = [swapping(Network(), share_codes=False) for _ in "ab"], at_l3(Network(), share_codes=False)
     expected = train(others, 3)
     for number in range(3):
         losses = [loss(model, batch(number)) for model in ours]
@@ -331,7 +349,7 @@ def test_the_backwards_of_two_graphs_may_alternate():
 
 
 def test_models_train_in_several_threads():
-    models = [at_l4(nn.Sequential(*Network().stem)) for _ in range(3)]
+    models = [swapping(nn.Sequential(*Network().stem)) for _ in range(3)]
     expected = train(at_l3(nn.Sequential(*Network().stem)))
     with ThreadPoolExecutor(3) as threads:
         for found in threads.map(train, models):
@@ -396,7 +414,7 @@ def test_hooks_may_keep_what_is_saved_in_their_own_way(around):
 
 
 def test_hooks_that_lose_what_stands_for_a_code_get_a_clear_error():
-    ours = at_l4(Network())
+    ours = swapping(Network())
     with torch.autograd.graph.saved_tensors_hooks(through_a_file, lambda tensor: tensor):
         value = loss(ours, batch())
     with pytest.raises(actnn.SwapError, match="no code"):
@@ -438,7 +456,7 @@ def backward_of_a_part(model: nn.Module) -> None:
     "leave", [evaluate_with_grad, forget_the_loss, fail_in_between, fail_within_forward, backward_of_a_part]
 )
 def test_a_forward_without_its_backward_leaves_nothing(leave):
-    ours, theirs = at_l4(Network()), at_l3(Network())
+    ours, theirs = swapping(Network()), at_l3(Network())
     for model in (ours, theirs):
         train(model, 1)
     for model in (ours, theirs):
@@ -452,7 +470,7 @@ def test_a_forward_without_its_backward_leaves_nothing(leave):
 
 
 def test_a_graph_keeps_its_codes_while_the_model_is_gone():
-    ours, theirs = at_l4(Network()), at_l3(Network())
+    ours, theirs = swapping(Network()), at_l3(Network())
     parameters = list(ours.parameters())
     values = [loss(model, batch()) for model in (ours, theirs)]
     expected = torch.autograd.grad(values[1], list(theirs.parameters()))
@@ -468,7 +486,7 @@ def test_a_graph_keeps_its_codes_while_the_model_is_gone():
 
 
 def test_a_deleted_model_leaves_no_thread_and_no_file(tmp_path):
-    ours = at_l4(Network(), swap_dir=tmp_path)
+    ours = swapping(Network(), swap_dir=tmp_path)
     train(ours, 2)
     thread = thread_of(ours)
     assert thread.is_alive()
@@ -481,7 +499,7 @@ def test_a_deleted_model_leaves_no_thread_and_no_file(tmp_path):
 
 def test_a_restored_model_is_plain_and_leaves_no_thread_and_no_file(tmp_path):
     network = Network()
-    ours = at_l4(network, swap_dir=tmp_path)
+    ours = swapping(network, swap_dir=tmp_path)
     train(ours, 2)
     thread = thread_of(ours)
     model = ours.restore()
@@ -492,7 +510,7 @@ def test_a_restored_model_is_plain_and_leaves_no_thread_and_no_file(tmp_path):
 
 
 def test_a_graph_of_a_restored_model_has_a_clear_error():
-    ours = at_l4(Network())
+    ours = swapping(Network())
     value = loss(ours, batch())
     model = ours.restore()
     with pytest.raises(actnn.SwapError, match=r"closed. Convert the model again"):
@@ -504,8 +522,8 @@ def test_a_graph_of_a_restored_model_has_a_clear_error():
 
 def test_a_restored_model_can_be_converted_again():
     network = Network()
-    model = at_l4(network).restore()
-    actnn.set_optimization_level("L4")
+    model = swapping(network).restore()
+    actnn.set_optimization_level(Chosen.level)
     check_same(train(actnn.QModule(model)), train(at_l3(network)))
 
 
@@ -518,7 +536,7 @@ def by_pickle(model: actnn.QModule) -> actnn.QModule:
 
 @pytest.mark.parametrize("copied", [deepcopy, by_pickle])
 def test_a_copy_has_a_store_of_its_own(copied):
-    ours, theirs = at_l4(Network()), at_l3(Network())
+    ours, theirs = swapping(Network()), at_l3(Network())
     expected = train(theirs, 4)
     train(ours, 2)
     value = loss(deepcopy(ours), batch(2))
@@ -541,7 +559,7 @@ def fails(monkeypatch, name: str, number: int) -> None:
 
 def check_kept_in_memory(network: nn.Module, match: str, **settings: object) -> None:
     """Raise unless codes that cannot be written give the gradients of L3, after one warning."""
-    ours = at_l4(network, **settings)
+    ours = swapping(network, **settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = train(ours)
@@ -583,7 +601,7 @@ def test_a_directory_that_cannot_be_used_is_refused_and_the_model_left_as_it_was
     (tmp_path / "file").touch()
     network = Network()
     before = [type(layer) for layer in network.modules()]
-    actnn.set_optimization_level("L4")
+    actnn.set_optimization_level(Chosen.level)
     actnn.config.swap_dir = tmp_path / name
     with pytest.raises(actnn.ConfigError, match=name):
         actnn.QModule(network)
@@ -608,7 +626,7 @@ def read_nothing(real: Callable) -> Callable:
     ("damage", "match"), [(flip_a_bit, "not those that were written"), (read_nothing, "too early")]
 )
 def test_bytes_that_are_not_what_was_written_are_an_error_and_no_gradient(monkeypatch, damage, match):
-    ours = at_l4(Network())
+    ours = swapping(Network())
     train(ours, 1)
     value = loss(ours, batch(1))
     on_disk(ours)
@@ -638,7 +656,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def test_a_forked_child_trains_by_itself_and_its_parent_goes_on():
-    ours, theirs = at_l4(Network()), at_l3(Network())
+    ours, theirs = swapping(Network()), at_l3(Network())
     train(ours, 1), train(theirs, 1)
     alone, expected = deepcopy(theirs), train(theirs, 2, first=1)
     values = [loss(ours, batch(1))]
@@ -667,7 +685,7 @@ def train_after_a_forward(model: nn.Module) -> list[dict[str, Tensor]]:
 
 
 def test_nothing_is_left_of_a_process_that_was_killed(tmp_path):
-    ours = at_l4(Network(), swap_dir=tmp_path)
+    ours = swapping(Network(), swap_dir=tmp_path)
     reading, writing = os.pipe()
 
     def work() -> None:
@@ -694,7 +712,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(tmp_path):
 def test_hundreds_of_steps_need_no_more_of_anything():
     torch.manual_seed(5)
     layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
-    ours, x = at_l4(nn.Sequential(*layers, nn.Linear(32, 4))), batch()
+    ours, x = swapping(nn.Sequential(*layers, nn.Linear(32, 4))), batch()
 
     def steps(count: int) -> tuple[int, int, int]:
         for _ in range(count):
@@ -710,7 +728,7 @@ def test_hundreds_of_steps_need_no_more_of_anything():
 
 
 def test_the_report_tells_what_went_to_disk():
-    ours, theirs = at_l4(Network()), at_l3(Network())
+    ours, theirs = swapping(Network()), at_l3(Network())
     for model in (ours, theirs):
         train(model, 2)
     assert 0 < ours.report().swapped_bytes <= ours.report().kept_bytes == theirs.report().kept_bytes
@@ -720,7 +738,7 @@ def test_the_report_tells_what_went_to_disk():
 
 
 def test_layers_of_every_kind_swap_what_they_keep():
-    ours = at_l4(Network(), share_codes=False)
+    ours = swapping(Network(), share_codes=False)
     train(ours, 2)
     rows = ours.report().rows
     assert {row.kind for row in rows} == {"QConv2d", "QBatchNorm2d", "QReLU", "QMaxPool2d", "QDropout", "QLinear"}

@@ -1,0 +1,220 @@
+"""The arena: gradients are the same bit by bit with codes in slabs, which hold no more than what lives."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+from copy import deepcopy
+
+import pytest
+import torch
+from adaptive_networks import NETWORKS, check_equal_gradients, gradients, loss_of, pictures, train
+from patience import nothing_hangs  # noqa: F401
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch_layers import compressed
+
+import actnn
+from actnn.bench.memory import resident
+from actnn.core import slabs, store
+from actnn.core.slabs import SlabStatistics
+
+MB = 2**20
+# with codes in memory, and with codes on disk
+PLAIN_AND_IN_SLABS = {"L2": "L2", "L3": "L3", "L4": "L5"}
+
+
+@pytest.fixture(autouse=True)
+def small_places(monkeypatch):
+    """Let codes of small networks be worth a place, and slabs be small too."""
+    monkeypatch.setattr(store, "LEAST_BYTES", 64)
+    monkeypatch.setattr(slabs, "GROWTH", MB)
+
+
+def with_arena(network: nn.Module, level: str = "L3", **settings: object) -> actnn.QModule:
+    return compressed(network, 2, level=level, arena=True, **settings)
+
+
+def statistics(model: actnn.QModule) -> SlabStatistics:
+    return model._session.store.slabs.statistics()
+
+
+def check_empty(model: actnn.QModule) -> None:
+    gc.collect()
+    assert statistics(model).taken_bytes == 0
+
+
+@pytest.mark.parametrize("level", ["L2", "L3", "L3.1"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_are_those_without_an_arena(name, level):
+    ours, theirs = with_arena(NETWORKS[name](), level), compressed(NETWORKS[name](), 2, level=level)
+    for number in range(4):
+        # samples, and with them sizes of codes, change from step to step
+        x = pictures(6 + number % 3, number)
+        train(ours, x), train(theirs, x)
+        check_equal_gradients(gradients(ours), gradients(theirs))
+    assert statistics(ours).peak_bytes > 0
+    check_empty(ours)
+
+
+def test_codes_of_l5_lie_in_slabs_and_codes_of_l4_do_not():
+    for level in ("L4", "L5"):
+        model = compressed(NETWORKS["residual"](), 2, level=level)
+        assert model._session.policy.arena == (level == "L5")
+        assert (model._session.store.slabs is not None) == (level == "L5")
+
+
+def test_all_large_codes_lie_in_slabs(monkeypatch):
+    monkeypatch.setattr(store, "LEAST_BYTES", 4096)
+    model = with_arena(nn.Conv2d(3, 8, 3, padding=1), "L2")
+    value = model(torch.randn(8, 3, 64, 64)).sum()
+    kept = model.report().kept_bytes
+    assert kept <= statistics(model).taken_bytes < kept + 4096
+    value.backward()
+    check_empty(model)
+
+
+def test_a_retained_graph_reads_the_same_codes_twice():
+    model, x = with_arena(NETWORKS["residual"]()), pictures()
+    value = loss_of(model, x)
+    first = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
+    others = [loss_of(model, pictures(8, seed)) for seed in range(3)]
+    check_equal_gradients(torch.autograd.grad(value, list(model.parameters())), first)
+    del value, others
+    check_empty(model)
+
+
+def test_graphs_may_go_backward_in_any_order():
+    ours, theirs = with_arena(NETWORKS["residual"]()), compressed(NETWORKS["residual"](), 2, level="L3")
+    found = []
+    for model in (ours, theirs):
+        losses = [loss_of(model, pictures(8, seed)) for seed in range(4)]
+        for index in (2, 0, 3, 1):
+            losses[index].backward()
+            losses[index] = None
+        found.append(gradients(model))
+    check_equal_gradients(*found)
+    check_empty(ours)
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
+def test_a_block_can_be_computed_anew(reentrant):
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = NETWORKS["residual"]()
+
+        def forward(self, x):
+            h = self.layers[:3](x)
+            h = checkpoint(self.layers[3:5], h, use_reentrant=reentrant)
+            return self.layers[5:](h)
+
+    found = []
+    for model in (with_arena(Checkpointed()), compressed(Checkpointed(), 2, level="L3")):
+        train(model, pictures()), train(model, pictures(8, 1))
+        found.append(gradients(model))
+        if model._session.policy.arena:
+            check_empty(model)
+    check_equal_gradients(*found)
+
+
+def test_a_forward_without_backward_leaves_nothing():
+    model = with_arena(NETWORKS["residual"]())
+    value = loss_of(model, pictures())
+    assert statistics(model).taken_bytes > 0
+    del value
+    check_empty(model)
+
+
+def test_an_exception_between_forward_and_backward_leaves_nothing():
+    model = with_arena(NETWORKS["residual"]())
+
+    def work() -> None:
+        value = loss_of(model, pictures())
+        raise ValueError(f"no use for {value}")
+
+    with pytest.raises(ValueError, match="no use"):
+        work()
+    check_empty(model)
+    train(model, pictures())
+    check_empty(model)
+
+
+def test_evaluation_takes_no_place():
+    model = with_arena(NETWORKS["residual"]())
+    train(model, pictures())
+    before = statistics(model)
+    model.eval()
+    with torch.no_grad():
+        model(pictures())
+    assert statistics(model).taken_bytes == 0
+    assert statistics(model).count <= before.count
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deep", "pickle"])
+def test_a_copy_has_slabs_of_its_own(copied):
+    model = with_arena(NETWORKS["residual"]())
+    train(model, pictures())
+    other = copied(model)
+    assert other._session.store.slabs is not model._session.store.slabs
+    train(model, pictures(8, 1)), train(other, pictures(8, 1))
+    check_equal_gradients(gradients(other), gradients(model))
+    check_empty(other)
+
+
+def test_a_restored_model_keeps_no_slab_and_its_graph_can_still_run():
+    ours, theirs = with_arena(NETWORKS["residual"]()), compressed(NETWORKS["residual"](), 2, level="L3")
+    values = [loss_of(model, pictures()) for model in (ours, theirs)]
+    restored = ours.restore()
+    assert statistics(ours).count == 0
+    for value in values:
+        value.backward()
+    check_equal_gradients(gradients(restored), gradients(theirs))
+    check_empty(ours)
+
+
+def test_a_child_process_trains_in_slabs_of_its_own():
+    ours, theirs = with_arena(NETWORKS["residual"]()), compressed(NETWORKS["residual"](), 2, level="L3")
+    values = [loss_of(model, pictures()) for model in (ours, theirs)]
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            # the codes of its parent are there too
+            values[0].backward()
+            train(ours, pictures(8, 1))
+            status = 0 if statistics(ours).peak_bytes else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for value in values:
+        value.backward()
+    check_equal_gradients(gradients(ours), gradients(theirs))
+
+
+@pytest.mark.parametrize("level", ["L3", "L5"])
+def test_a_thousand_steps_of_changing_shapes_need_no_more_memory(level):
+    torch.manual_seed(5)
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    model = with_arena(nn.Sequential(*layers, nn.Linear(32, 4)), level)
+    chance = random.Random(0)
+
+    def steps(count: int) -> tuple[int, int, int]:
+        for number in range(count):
+            samples, height, width = chance.randrange(1, 6), chance.randrange(8, 25), chance.randrange(8, 25)
+            value = loss_of(model, torch.randn(samples, 3, height, width))
+            # now and then a step has no backward
+            if number % 7:
+                model.zero_grad()
+                value.backward()
+        del value
+        check_empty(model)
+        return len(gc.get_objects()), resident("VmRSS"), resident("VmSize")
+
+    before, after = steps(200), steps(800)
+    assert after[0] - before[0] < 200
+    assert after[1] - before[1] < 4 * MB
+    assert after[2] - before[2] < 8 * MB
+    assert statistics(model).count <= 2
