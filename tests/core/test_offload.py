@@ -126,3 +126,34 @@ def test_closing_waits_for_copies_and_forgets_everything(offload, arrays):
     offload.close()
     assert all(copy.done for copy in arrays.lane.begun)
     assert offload.statistics().host_bytes == 0
+
+
+def test_closing_says_so_to_whoever_comes_later(offload, arrays):
+    (number,) = put(offload, arrays, 1)
+    offload.close()
+    with pytest.raises(SwapError, match="closed"):
+        offload.get(number)
+    with pytest.raises(SwapError, match="closed"):
+        offload.put(arrays, content(0))
+    offload.release(number)
+
+
+def test_what_is_released_on_its_way_back_stays_until_its_copy_is_done(offload, arrays):
+    numbers = put(offload, arrays, 8)
+    arrays.lane.run(8)
+    offload.get(numbers[7])
+    ahead = next(copy for copy in arrays.lane.begun[8:] if not copy.done)
+    ends = weakref.ref(ahead.source), weakref.ref(ahead.target)
+    # as on a real device, the copy itself keeps nothing alive
+    strong, arrays.lane.begun = arrays.lane.begun, []
+    for number in numbers:
+        offload.release(number)
+    offload.statistics()
+    ahead.source = ahead.target = None
+    del strong
+    gc.collect()
+    assert all(end() is not None for end in ends), "the copy still needs both ends"
+    ahead.done = True
+    offload.statistics()
+    gc.collect()
+    assert all(end() is None for end in ends)

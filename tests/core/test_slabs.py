@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import resource
-import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from child_process import check_in_child
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE, nothing_hangs  # noqa: F401
@@ -68,22 +67,6 @@ def step(slabs: Slabs, sizes: list[int]) -> None:
     views = [slabs.take(size) for size in sizes]
     while views:
         views.pop()
-
-
-def in_child(work: Callable[[], None]) -> None:
-    """Do some work in a forked process; raise unless it succeeds."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            signal.alarm(int(PATIENCE))
-            work()
-            status = 0
-        except BaseException as error:
-            os.write(2, f"in the child: {error!r}\n".encode())
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 Action = st.one_of(
@@ -361,7 +344,7 @@ def test_a_child_does_not_disturb_its_parent(slabs):
         np.testing.assert_array_equal(mine[2], content(MB, 12))
         np.testing.assert_array_equal(held[2], content(MB, 2))
 
-    in_child(work)
+    check_in_child(work)
     assert slabs.statistics() == before
     for seed, view in enumerate(held):
         np.testing.assert_array_equal(view, content(MB, seed))
@@ -376,7 +359,7 @@ def test_a_lock_held_at_the_fork_stops_no_child(slabs, first):
             view.pop()
             first(slabs)
 
-        in_child(work)
+        check_in_child(work)
 
 
 def test_threads_of_a_child_begin_with_the_same_slabs(slabs):
@@ -394,7 +377,7 @@ def test_threads_of_a_child_begin_with_the_same_slabs(slabs):
         check_apart(views)
         assert slabs.statistics().taken_bytes == 8 * 3 * PAGE
 
-    in_child(work)
+    check_in_child(work)
 
 
 def limit_address_space(more: int) -> None:
@@ -411,7 +394,7 @@ def test_without_memory_left_the_error_says_so(slabs):
         np.testing.assert_array_equal(filled(slabs, MB, 1), content(MB, 1))
         assert slabs.statistics().taken_bytes == 0
 
-    in_child(work)
+    check_in_child(work)
 
 
 def test_near_the_limit_of_memory_a_slab_is_no_larger_than_needed(slabs):
@@ -425,7 +408,7 @@ def test_near_the_limit_of_memory_a_slab_is_no_larger_than_needed(slabs):
         np.testing.assert_array_equal(filled(slabs, 2 * MB, 1), content(2 * MB, 1))
         del held
 
-    in_child(work)
+    check_in_child(work)
 
 
 def test_near_the_limit_of_memory_a_free_slab_makes_room(slabs):
@@ -434,7 +417,7 @@ def test_near_the_limit_of_memory_a_free_slab_makes_room(slabs):
         limit_address_space(20 * MB)
         slabs.take(50 * MB)[:] = 1
 
-    in_child(work)
+    check_in_child(work)
 
 
 @pytest.mark.parametrize(("size", "in_slab"), [(LEAST_BYTES - 1, False), (LEAST_BYTES, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import warnings
 import weakref
 from copy import deepcopy
 
@@ -204,6 +205,22 @@ def test_a_site_accounts_for_what_it_swaps():
     tickets = [site.store(ARRAYS, content(0)), site.store(ARRAYS, content(0, 10))]
     assert one.report().swapped_bytes == 2 * LEAST_BYTES
     assert one.report().kept_bytes == 2 * LEAST_BYTES + 10
+    del tickets
+    one.close()
+
+
+def test_a_site_does_not_count_as_swapped_what_stays_in_memory():
+    one = session(swap_bytes=5 * LEAST_BYTES)
+    site = one.site("layer", "QConv2d")
+    # a put warns where it comes after the write that failed, else the get
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tickets = [site.store(ARRAYS, content(seed)) for seed in range(8)]
+        until(lambda: one.store.statistics().file_bytes + one.store.statistics().kept_bytes == 16 * LEAST_BYTES)
+        one.store.get(ARRAYS, tickets[0])
+    assert [warning.filename for warning in told] == [__file__]
+    # two buffers fit into the file
+    assert one.report().swapped_bytes == 2 * 2 * LEAST_BYTES
     del tickets
     one.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import random
 from copy import deepcopy
@@ -11,6 +10,7 @@ from copy import deepcopy
 import pytest
 import torch
 from adaptive_networks import NETWORKS, check_equal_gradients, gradients, loss_of, pictures, train
+from child_process import check_in_child
 from patience import nothing_hangs  # noqa: F401
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -178,17 +178,14 @@ def test_a_restored_model_keeps_no_slab_and_its_graph_can_still_run():
 def test_a_child_process_trains_in_slabs_of_its_own():
     ours, theirs = with_arena(NETWORKS["residual"]()), compressed(NETWORKS["residual"](), 2, level="L3")
     values = [loss_of(model, pictures()) for model in (ours, theirs)]
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            # the codes of its parent are there too
-            values[0].backward()
-            train(ours, pictures(8, 1))
-            status = 0 if statistics(ours).peak_bytes else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def work() -> None:
+        # the codes of its parent are there too
+        values[0].backward()
+        train(ours, pictures(8, 1))
+        assert statistics(ours).peak_bytes > 0
+
+    check_in_child(work)
     for value in values:
         value.backward()
     check_equal_gradients(gradients(ours), gradients(theirs))

@@ -67,3 +67,70 @@ def test_a_large_weight_keeps_pieces_large():
     bound = session.WORKING_BYTES
     assert pieces(8, 0, 4 * bound, weight_bytes=2 * bound) == [range(8)]
     assert len(pieces(8, 0, 8 * bound, weight_bytes=2 * bound)) == 2
+
+
+SHAPES = {
+    "no sample": (nn.Conv2d(4, 6, 3), (0, 4, 20, 20)),
+    "one sample": (nn.Conv2d(4, 6, 3), (1, 4, 20, 20)),
+    "no batch": (nn.Conv2d(4, 6, 3), (4, 20, 20)),
+    "no batch, transposed": (nn.ConvTranspose2d(4, 6, 3, 2, output_padding=1), (4, 20, 20)),
+    "output padding": (nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1), (5, 4, 12, 12)),
+    "output padding of a whole stride": (nn.ConvTranspose2d(4, 6, 3, 1, 1, 1, dilation=2), (5, 4, 12, 12)),
+    "groups": (nn.Conv2d(4, 8, 3, groups=2), (5, 4, 20, 20)),
+    "depthwise": (nn.Conv2d(4, 8, 3, groups=4), (5, 4, 20, 20)),
+    "groups, transposed": (nn.ConvTranspose2d(4, 8, 3, 2, groups=2, output_padding=1), (5, 4, 12, 12)),
+    "a stride that leaves a rest": (nn.Conv2d(4, 6, 3, 3), (5, 4, 21, 22)),
+    "one output channel": (nn.Conv2d(4, 1, 3), (5, 4, 20, 20)),
+    "one position": (nn.Conv2d(4, 6, 20), (5, 4, 20, 20)),
+    "one dimension": (nn.Conv1d(4, 6, 5, padding="same"), (5, 4, 400)),
+    "three dimensions": (nn.Conv3d(2, 4, 3, padding_mode="circular", padding=1), (5, 2, 8, 8, 8)),
+}
+GRADIENTS = {"all": (True, True, True), "bias": (False, False, True), "weight": (False, True, False)}
+GRADIENTS |= {"input": (True, False, False), "input and bias": (True, False, True)}
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("wanted", GRADIENTS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_whatever_gradient_is_wanted_pieces_give_that_of_the_whole(name, wanted, monkeypatch):
+    (layer, shape), (of_x, of_weight, of_bias) = SHAPES[name], GRADIENTS[wanted]
+    layer.weight.requires_grad_(of_weight)
+    layer.bias.requires_grad_(of_bias)
+    found = []
+    for undo in (False, True):
+        if undo:
+            monkeypatch.undo()
+        model = compressed(layer, 2)
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).requires_grad_(of_x)
+        y = model(x)
+        close(y, layer(x), 1e-6, "output")
+        y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(2)))
+        found.append((x.grad, model.weight.grad, model.bias.grad))
+    for ours, theirs, needed in zip(*found, GRADIENTS[wanted], strict=True):
+        assert (ours is not None) == (theirs is not None) == needed
+        if needed:
+            close(ours, theirs, 1e-5)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_an_expanded_gradient_is_cut_like_any_other():
+    layer, x = nn.Conv2d(4, 6, 3), torch.randn(5, 4, 20, 20, requires_grad=True)
+    compressed(layer, 2)(x).sum().backward()
+    found, x.grad = x.grad, None
+    layer(x).sum().backward()
+    close(found, x.grad, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["convolution", "linear"])
+def test_a_sum_over_many_pieces_loses_nothing_in_half_precision(kind, dtype, monkeypatch):
+    monkeypatch.setattr(session, "WORKING_BYTES", 1)
+    samples = 300
+    # all parts are alike: a sum in half precision stops growing long before the last of them
+    layer = nn.Conv2d(4, 4, 1, bias=True) if kind == "convolution" else nn.Linear(256, 4)
+    x = torch.ones((samples, 4, 8, 8) if kind == "convolution" else (samples, 256), dtype=dtype)
+    model = compressed(layer.to(dtype), 8, pipeline_threshold=512)
+    model(x).sum().backward()
+    expected = samples * (64 if kind == "convolution" else 1)
+    assert abs(float(model.weight.grad.float().mean()) / expected - 1) < 0.01
+    assert model.weight.grad.dtype == dtype

@@ -17,6 +17,7 @@ from copy import deepcopy
 import pytest
 import torch
 from adaptive_networks import NETWORKS, loss_of, pictures
+from child_process import check_ended_well, in_child
 from patience import PATIENCE, nothing_hangs, until  # noqa: F401
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -566,6 +567,7 @@ def check_kept_in_memory(network: nn.Module, match: str, **settings: object) -> 
     told = [warning for warning in caught if issubclass(warning.category, UserWarning)]
     assert len(told) == 1, [str(warning.message) for warning in told]
     assert match in str(told[0].message)
+    assert told[0].filename == __file__, "it points at no line of the user"
     check_same(found, train(at_l3(network)))
     check_empty(ours)
 
@@ -639,22 +641,6 @@ def test_bytes_that_are_not_what_was_written_are_an_error_and_no_gradient(monkey
     take_step(ours, batch(2))
 
 
-def in_child(work: Callable[[], None]) -> int:
-    """Do some work in a forked process; return its id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        signal.alarm(int(PATIENCE))
-        work()
-        status = 0
-    except BaseException as error:
-        os.write(2, f"in the child: {error!r}\n".encode())
-    finally:
-        os._exit(status)
-
-
 def test_a_forked_child_trains_by_itself_and_its_parent_goes_on():
     ours, theirs = swapping(Network()), at_l3(Network())
     train(ours, 1), train(theirs, 1)
@@ -675,7 +661,7 @@ def test_a_forked_child_trains_by_itself_and_its_parent_goes_on():
     move(ours)
     check_same(train(ours, 1, first=2), expected[1:])
     check_empty(ours)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    check_ended_well(child)
 
 
 def train_after_a_forward(model: nn.Module) -> list[dict[str, Tensor]]:

@@ -18,17 +18,24 @@ if TYPE_CHECKING:
 class Account:
     """What one site kept during one step: bytes with exact training and with codes, and who reads its codes.
 
-    ``swapped_bytes`` of those kept are not in memory. ``elements`` were coded in ``planes`` bits all together, of which
-    ``signs`` are there for a mask's sake.
+    ``handed_bytes`` of those kept were to leave memory, and buffers of the sizes ``refused``, to which other threads
+    add, did not. ``elements`` were coded in ``planes`` bits all together, of which ``signs`` are there for a mask's
+    sake.
     """
 
     exact_bytes: int = 0
     kept_bytes: int = 0
-    swapped_bytes: int = 0
+    handed_bytes: int = 0
+    refused: list[int] = field(default_factory=list)
     elements: int = 0
     planes: int = 0
     signs: float = 0.0
     readers: list[str] = field(default_factory=list)
+
+    @property
+    def swapped_bytes(self) -> int:
+        """How many of the bytes kept are not in memory."""
+        return self.handed_bytes - sum(self.refused)
 
 
 @dataclass
@@ -129,9 +136,10 @@ class Site:
 
     def store(self, arrays: Arrays, buffer: Array) -> Array:
         """Put a buffer where this session keeps its codes; return what autograd is to save in its place."""
-        saved = self.session.store.put(arrays, buffer)
+        account = self._account()
+        saved = self.session.store.put(arrays, buffer, account.refused.append)
         if saved is not buffer:
-            self._account().swapped_bytes += len(buffer)
+            account.handed_bytes += len(buffer)
         return saved
 
     def read_by(self, reader: Site, exact_bytes: int) -> None:

@@ -7,6 +7,7 @@ live exactly as long as autograd keeps them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -31,8 +32,11 @@ class Store(Protocol):
     def allocate(self, arrays: Arrays, nbytes: int, like: Array) -> Array:
         """Return bytes for a code to be written to."""
 
-    def put(self, arrays: Arrays, buffer: Array) -> Array:
-        """Return what is to be saved in a buffer's place; nobody may change the buffer from now on."""
+    def put(self, arrays: Arrays, buffer: Array, kept: Callable[[int], None] | None = None) -> Array:
+        """Return what is to be saved in a buffer's place; nobody may change the buffer from now on.
+
+        ``kept`` is called with its size, now or later and in any thread, where it was to leave memory and did not.
+        """
 
     def get(self, arrays: Arrays, saved: Array) -> Array:
         """Return the buffer that ``put`` was given."""
@@ -55,7 +59,7 @@ class Memory:
             return arrays.empty((nbytes,), "uint8", like)
         return arrays.from_numpy(self.slabs.take(nbytes))
 
-    def put(self, arrays: Arrays, buffer: Array) -> Array:
+    def put(self, arrays: Arrays, buffer: Array, kept: Callable[[int], None] | None = None) -> Array:
         return buffer
 
     def get(self, arrays: Arrays, saved: Array) -> Array:
@@ -82,11 +86,11 @@ class Swap(Memory):
         self._store = SwapStore(None if directory is None else Path(directory), most_bytes, BUFFER_BYTES, allocate)
         self._offload = Offload(BUFFER_BYTES)
 
-    def put(self, arrays: Arrays, buffer: Array) -> Array:
+    def put(self, arrays: Arrays, buffer: Array, kept: Callable[[int], None] | None = None) -> Array:
         if len(buffer) < LEAST_BYTES:
             return buffer
         if arrays.on_host(buffer):
-            return arrays.ticket(self._store.put(arrays.numpy(buffer)), self._store.release)
+            return arrays.ticket(self._store.put(arrays.numpy(buffer), kept), self._store.release)
         return arrays.ticket(OFFLOADED + self._offload.put(arrays, buffer), self._release_offloaded)
 
     def get(self, arrays: Arrays, saved: Array) -> Array:

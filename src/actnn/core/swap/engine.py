@@ -51,7 +51,7 @@ class Engine:
         heir._stopping = heir._closed = self._stopping
         return heir
 
-    def put(self, data: Bytes) -> int:
+    def put(self, data: Bytes, kept: Callable[[int], None] | None = None) -> int:
         """Take over a buffer, which may wait until earlier ones were written; return its number."""
         with self._changed:
             self._locked_settle()
@@ -61,7 +61,7 @@ class Engine:
                 self._changed.wait(PATIENCE)
             self._ledger.counts.put_seconds += time.perf_counter() - began
             self._locked_check_open()
-            number = self._ledger.add(data)
+            number = self._ledger.add(data, kept)
         self._nudge()
         return number
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -35,6 +35,8 @@ class Entry:
     start: int = NOWHERE
     check: int = 0
     released: bool = False
+    # told when the buffer stays in memory after all
+    kept: Callable[[int], None] | None = None
     # reading ahead failed: left to the get that needs it
     doubtful: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from actnn.core.places import Places
@@ -54,9 +55,9 @@ class Ledger:
         self.entries.add(entry)
         self._keep(entry)
 
-    def add(self, data: Bytes) -> int:
+    def add(self, data: Bytes, kept: Callable[[int], None] | None = None) -> int:
         """Let a new buffer wait to be written, or keep it; return its number."""
-        entry = Entry(self.next, data.size, data, Phase.WAITING)
+        entry = Entry(self.next, data.size, data, Phase.WAITING, kept=kept)
         self.next += 1
         self.entries.add(entry)
         if self.writes and entry.size:
@@ -144,6 +145,8 @@ class Ledger:
     def _keep(self, entry: Entry) -> None:
         entry.phase = Phase.KEPT
         self.kept_bytes += entry.size
+        if entry.kept is not None:
+            entry.kept(entry.size)
 
     def _wait_no_more(self, entry: Entry) -> None:
         del self._waiting[entry.number]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BUFFER_BYTES = 64 * 2**20
+# packages whose lines tell a user nothing
+NOT_THE_USER = ("actnn", "torch", "paddle")
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,11 @@ class SwapStore:
         self._heirs: dict[int, Engine] = {}
         self._end = weakref.finalize(self, self._engine.stop)
 
-    def put(self, buffer: Buffer | Bytes) -> int:
+    def put(self, buffer: Buffer | Bytes, kept: Callable[[int], None] | None = None) -> int:
         """Take over C-contiguous bytes, which nobody may change from now on; return the number to ask for them with.
+
+        ``kept`` is called with their size, now or later and in any thread, where they stay in memory after all; it may
+        neither wait nor use the store.
 
         Raises:
             UnsupportedError: anything but contiguous bytes.
@@ -83,7 +90,7 @@ class SwapStore:
         data = flat_bytes(buffer)
         engine = self._engine_here()
         warn_once(engine)
-        return engine.put(data)
+        return engine.put(data, kept)
 
     def get(self, number: int) -> Bytes:
         """Return the bytes put under a number, not to be changed; may be called any number of times.
@@ -129,7 +136,16 @@ class SwapStore:
 def warn_once(engine: Engine) -> None:
     """Warn of what keeps buffers in memory, in the thread of a caller and not where it was noticed."""
     if (fault := engine.take_warning()) is not None:
-        warnings.warn(f"actnn keeps codes in memory that were to go to disk: {fault}", UserWarning, stacklevel=3)
+        message = f"actnn keeps codes in memory that were to go to disk: {fault}"
+        warnings.warn(message, UserWarning, stacklevel=users_level())
+
+
+def users_level() -> int:
+    """Return the ``stacklevel`` at which a warning of the caller points at the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_THE_USER:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def flat_bytes(buffer: Buffer | Bytes) -> Bytes:
