@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from child_process import check_in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE, nothing_hangs, until  # noqa: F401
@@ -874,26 +875,6 @@ time.sleep(60)
     assert list(tmp_path.iterdir()) == []
 
 
-def in_child(work):
-    """Do some work in a forked child; raise unless it returns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork beside threads
-        child = os.fork()
-    if child == 0:
-        signal.alarm(int(PATIENCE))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException as error:
-            os.write(2, f"in the child: {error!r}\n".encode())
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-
-
 def test_a_child_starts_empty_with_its_own_file_and_thread(store, tmp_path):
     numbers = put_all(store, 4)
     filed(store)
@@ -914,7 +895,7 @@ def test_a_child_starts_empty_with_its_own_file_and_thread(store, tmp_path):
         store.close()
         assert open_files(tmp_path) == swap_threads() == []
 
-    in_child(child)
+    check_in_child(child)
     for seed in range(4):
         check(store, numbers[seed], seed)
 
@@ -930,7 +911,7 @@ def test_a_child_has_what_its_parent_had_in_memory(store, monkeypatch):
             store.release(numbers[seed])
         assert store.statistics().memory_bytes == 0
 
-    in_child(child)
+    check_in_child(child)
     gate.open()
     filed(store)
     for seed in range(4):
@@ -950,9 +931,9 @@ def test_a_lock_held_at_the_fork_stops_no_child(store):
         store.close()
 
     with store._engine._changed:
-        in_child(child)
-        in_child(store.close)
-        in_child(store._engine.stop)
+        check_in_child(child)
+        check_in_child(store.close)
+        check_in_child(store._engine.stop)
     check(store, numbers[1], 1)
 
 
@@ -963,15 +944,15 @@ def test_a_grandchild_and_a_child_that_never_asks_work_too(store, tmp_path):
     def child():
         mine = store.put(content(1))
         filed(store)
-        in_child(lambda: check(store, store.put(content(2)), 2))
+        check_in_child(lambda: check(store, store.put(content(2)), 2))
         check(store, mine, 1)
 
     def unused():
         store._engine.stop()
         assert open_files(tmp_path) == []
 
-    in_child(unused)
-    in_child(child)
+    check_in_child(unused)
+    check_in_child(child)
     check(store, number, 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable
 
 from patience import PATIENCE
@@ -11,11 +12,15 @@ from patience import PATIENCE
 
 def in_child(work: Callable[[], None]) -> int:
     """Do some work in a forked process; return its id."""
-    child = os.fork()
+    with warnings.catch_warnings():
+        # newer Pythons warn of a fork beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child:
         return child
     status = 1
     try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(PATIENCE))
         work()
         status = 0
