@@ -7,7 +7,6 @@ tensors without memory, all others from what two small batches keep.
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from actnn.bench.arguments import add_recording, add_training, amount, different
 from actnn.bench.children import Told
 from actnn.bench.computed import exact_bytes
 from actnn.bench.runs import Group
-from actnn.bench.task import EXACT, Task, task_of
+from actnn.bench.task import EXACT, Task, task_of, words_of
 from actnn.cli.arguments import at_least
 from actnn.core.memory import readable
 
@@ -56,18 +55,15 @@ def measure_all(arguments: Namespace) -> None:
     ]
     groups = [[{"benchmark": "memory"} | task.record(name) for name in arguments.contestants] for task in tasks]
     by_place = {(task.model, task.batch): task for task in tasks}
-    records = runs.carry_out(
+    runs.print_all(
         groups,
         lambda group, told: measured(
             by_place[group[0]["model"], group[0]["batch"]], group, told, arguments.memory_limit or memory.available()
         ),
-        out=arguments.out,
-        again=arguments.again,
-        words=lambda run: f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}",
+        arguments,
+        words=words_of,
         found=described,
     )
-    for record in records:
-        print(json.dumps(record))
 
 
 def measured(task: Task, group: Group, told: Told, limit: int) -> list[dict[str, Any]]:
