@@ -134,13 +134,15 @@ def convergence(records: Sequence[Record]) -> Table:
 def memory(records: Sequence[Record]) -> Table:
     """Return the table of ``bench memory``: one row a model, batch and contestant, in GiB as the paper counts."""
     newest = {(model_of(record), record["size"], record["batch"], trainer(record)): record for record in records}
+    exact = {key[:3]: record for key, record in newest.items() if key[3] == EXACT}
     heading = ["model, image", "batch", "training", "activations", "", "total", "", ""]
     rows = []
     for (model, size, batch, name), record in newest.items():
         figures: list[str] = []
-        for figure in ("activation", "total"):
-            ratio = record.get(f"{figure}_ratio")
-            figures += [f"{record[f'{figure}_bytes'] / 2**30:.2f} GiB", NOTHING if ratio is None else f"{ratio:.1f}×"]
+        for figure in ("activation_bytes", "total_bytes"):
+            other = exact.get((model, size, batch), {}).get(figure)
+            less = NOTHING if other is None else f"{other / record[figure]:.1f}×"
+            figures += [f"{record[figure] / 2**30:.2f} GiB", less]
         rows.append([f"{model}, {size}", str(batch), name, *figures, record["how"]])
     return heading, rows
 
