@@ -23,7 +23,7 @@ from actnn.cli.arguments import Parser, at_least
 from actnn.cli.extras import require
 from actnn.cli.progress import progress_bars
 from actnn.cli.small_resnet import small_resnet
-from actnn.cli.training import PEAK_RATE, Training, compressed, step_count
+from actnn.cli.training import PEAK_RATE, Recipe, Training, compressed, step_count
 from actnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def train(run: Settings, images: datasets.DataSet, threads: int, after_step: Cal
         batch=run["batch"],
         steps=step_count(run["images"], run["batch"], run["epochs"]),
         seed=run["seed"],
-        rate=run["rate"],
+        recipe=Recipe(rate=run["rate"]),
         before_step=model.set_samples if run["level"] in PER_SAMPLE else lambda positions: None,
         after_step=after_step,
     )

@@ -163,7 +163,8 @@ class Writer:
 WRITERS: Mapping[type, Callable[[Writer, Any], Any]] = {
     list: Writer.plain_list,
     tuple: lambda writer, value: {"tuple": writer.plain_list(value)},
-    set: lambda writer, value: {"set": writer.plain_list(value)},
+    # a set has no order, but equal states are to look equal
+    set: lambda writer, value: {"set": sorted(writer.plain_list(value), key=repr)},
     deque: lambda writer, value: {"deque": [value.maxlen, writer.plain_list(value)]},
     dict: lambda writer, value: {"dict": [writer.plain_list(pair) for pair in value.items()]},
     Rounding: lambda writer, value: {"Rounding": value.name},

@@ -107,11 +107,12 @@ class QModule(nn.Module):
 
         A checkpoint that holds it beside ``state_dict()`` lets training go on bit for bit. Plain data, numpy arrays.
         """
-        return self._session.state_dict()
+        return self._session.state_dict() | {"samples": self._samples}
 
     def load_session_state(self, state: dict[str, Any]) -> None:
         """Go on where a conversion of the same model with the same settings was when its state was taken."""
         self._session.load_state_dict(state)
+        self.set_samples(state.get("samples"))
 
     def train(self, mode: bool = True) -> QModule:
         """Switch this model, and no other, between training and evaluation."""
