@@ -8,18 +8,13 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from image_files import write_idx_set, write_image_folder
 
 from actnn import cli
 from actnn.cli import extras
 from actnn.cli.train import checkpoint, options
 from actnn.cli.train.checkpoint import CheckpointError, OutputError
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("rich")
-
-import torch
 
 TINY = ["--images", "48", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
 TINY += ["--threads", "1", "--rate", "0.05"]
@@ -109,7 +104,6 @@ def test_images_in_idx_files(suffix, tmp_path):
 
 @pytest.mark.parametrize("parts", [("train", "val"), ("train", "test"), ("",)], ids=str)
 def test_images_in_folders(parts, tmp_path):
-    pytest.importorskip("PIL")
     images = write_image_folder(tmp_path / "images", parts)
     assert train(tmp_path / "run", "--data", str(images), "--size", "16", "--channels-last") == 0
     found = events(tmp_path / "run", "run")[0]["fingerprint"]

@@ -11,16 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from image_files import write_image_folder
 
 from actnn import cli
-
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-pytest.importorskip("rich")
-
-import torch
-
 from actnn.cli.train import display
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -109,7 +103,6 @@ def test_an_interrupted_run_goes_on_bit_for_bit(more, tmp_path, monkeypatch, cap
 
 
 def test_varied_images_of_a_folder_go_on_bit_for_bit(tmp_path, monkeypatch):
-    pytest.importorskip("PIL")
     images = write_image_folder(tmp_path / "images")
     more = ["--data", str(images), "--size", "16", "--batch", "4", "--images", "18", "--augment"]
     assert train(tmp_path / "whole", *more) == 0
