@@ -42,14 +42,14 @@ class Run:
             self.model(pictures(seed=99))
         self.model.train()
 
-    def state(self) -> dict:
+    def state(self) -> list:
         """Return what a checkpoint holds, after its way through a file."""
         file = io.BytesIO()
-        torch.save([self.model.state_dict(), self.optimizer.state_dict()], file)
+        torch.save([self.model.state_dict(), self.optimizer.state_dict(), self.model.session_state()], file)
         file.seek(0)
-        return *torch.load(file), self.model.session_state()
+        return torch.load(file, weights_only=True)
 
-    def load(self, state: tuple) -> None:
+    def load(self, state: list) -> None:
         self.model.load_state_dict(state[0])
         self.optimizer.load_state_dict(state[1])
         self.model.load_session_state(state[2])

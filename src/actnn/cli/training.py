@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from actnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -189,13 +187,11 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Return, between steps, all that the next ones depend on; safe to store with ``torch.save``."""
-        import torch
-
         session = getattr(self.model, "session_state", None)
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "session": None if session is None else mapped(session(), np.ndarray, torch.from_numpy),
+            "session": None if session is None else session(),
             "random": self._random,
             "shuffled": self._shuffled if self._order else self.shuffle.get_state(),
             "epoch": self.epoch_number,
@@ -206,12 +202,10 @@ class Training:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a training with the same model, data and settings was when its state was taken."""
-        import torch
-
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["session"] is not None:
-            self.model.load_session_state(mapped(state["session"], torch.Tensor, torch.Tensor.numpy))
+            self.model.load_session_state(state["session"])
         self._random = state["random"]
         self.shuffle.set_state(state["shuffled"])
         self.epoch_number, self.done, self.taken = state["epoch"], state["done"], state["taken"]
@@ -250,12 +244,3 @@ def check_scores(scores: Any, images: int) -> None:
             f"this model returned {given} for {images} images: expected a classifier, which returns one row of scores "
             "for each."
         )
-
-
-def mapped(data: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
-    """Return nested lists and dictionaries with everything of a kind converted."""
-    if isinstance(data, dict):
-        return {name: mapped(value, kind, convert) for name, value in data.items()}
-    if isinstance(data, list):
-        return [mapped(value, kind, convert) for value in data]
-    return convert(data) if isinstance(data, kind) else data

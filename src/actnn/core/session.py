@@ -195,7 +195,7 @@ class Session:
         return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return, between steps, all that the next ones depend on: plain data and numpy arrays."""
+        """Return, between steps, all that the next ones depend on, as plain data."""
         return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

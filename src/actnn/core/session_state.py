@@ -1,19 +1,21 @@
 """A session's state as plain data: what a checkpoint holds beside weights, so that training goes on bit for bit.
 
-Plain data are None, numbers, strings, numpy arrays, lists, and dictionaries with strings for keys: any format stores
-them, and reading them runs no code. Whatever is neither one of these nor a list is a dictionary of one entry, the name
-of its kind and what it holds. Arrays and records, which may be met several times and must stay one, lie in a list of
-their own and are named by their place in it; sites are named by their index.
+Plain data are None, numbers, strings, lists, and dictionaries with strings for keys: any format stores them, and
+reading them runs no code. Whatever is neither one of these nor a list is a dictionary of one entry, the name of its
+kind and what it holds; an array is its type, shape and bytes. Arrays and records, which may be met several times and
+must stay one, lie in a list of their own and are named by their place in it; sites are named by their index.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actnn.allocation.problem import Demand
 from actnn.allocation.sensitivity import Transfer
@@ -124,6 +126,17 @@ def attribute_names(thing: Any) -> list[str]:
     return [name for name in names if name not in NOT_STATE.get(type(thing), ())]
 
 
+def plain_array(array: NDArray[Any]) -> dict[str, list[Any]]:
+    """Return an array as plain data."""
+    return {"array": [array.dtype.str, list(array.shape), b64encode(array.tobytes()).decode("ascii")]}
+
+
+def array_of(dtype: str, shape: list[int], content: str) -> NDArray[Any]:
+    """Return the array that plain data stand for."""
+    # a copy: what is made of bytes cannot be written to
+    return np.frombuffer(b64decode(content, validate=True), np.dtype(dtype)).reshape(shape).copy()
+
+
 class Writer:
     """Turns state into plain data."""
 
@@ -170,7 +183,7 @@ WRITERS: Mapping[type, Callable[[Writer, Any], Any]] = {
     Rounding: lambda writer, value: {"Rounding": value.name},
     np.float64: lambda writer, value: float(value),
     np.int64: lambda writer, value: int(value),
-    np.ndarray: lambda writer, value: writer.shared(value, lambda: value.copy()),
+    np.ndarray: lambda writer, value: writer.shared(value, lambda: plain_array(value)),
     Record: lambda writer, value: writer.shared(value, lambda: {"Record": writer.attributes(value)}),
     Site: lambda writer, value: {"site": value.index},
 }
@@ -205,8 +218,7 @@ class Reader:
     def shared(self, place: int) -> Any:
         """Return an object that others may refer to as well."""
         if place not in self._read:
-            content = self._objects[place]
-            self._read[place] = content.copy() if isinstance(content, np.ndarray) else self.value(content)
+            self._read[place] = self.value(self._objects[place])
         return self._read[place]
 
 
@@ -216,6 +228,7 @@ READERS: Mapping[str, Callable[[Reader, Any], Any]] = {
     "deque": lambda reader, content: deque(reader.values(content[1]), maxlen=content[0]),
     "dict": lambda reader, content: {reader.value(key): reader.value(value) for key, value in content},
     "Rounding": lambda reader, content: Rounding[content],
+    "array": lambda reader, content: array_of(*content),
     "object": Reader.shared,
     "site": lambda reader, content: reader.session.sites[content],
 }

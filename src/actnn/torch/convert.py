@@ -105,9 +105,10 @@ class QModule(nn.Module):
     def session_state(self) -> dict[str, Any]:
         """Return, between steps, what codes depend on besides weights: keys, and what was learnt about widths.
 
-        A checkpoint that holds it beside ``state_dict()`` lets training go on bit for bit. Plain data, numpy arrays.
+        A checkpoint that holds it beside ``state_dict()`` lets training go on bit for bit. It is plain data.
         """
-        return self._session.state_dict() | {"samples": self._samples}
+        samples = None if self._samples is None else self._samples.tolist()
+        return self._session.state_dict() | {"samples": samples}
 
     def load_session_state(self, state: dict[str, Any]) -> None:
         """Go on where a conversion of the same model with the same settings was when its state was taken."""
