@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import actnn
 
-BUDGET = "3MB"
+BUDGET = "2MB"
 
 
 class Trainer:

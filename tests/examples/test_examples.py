@@ -18,7 +18,7 @@ SHOWN = {
     "manual_layers": ("blocks.0.first_norm", "left exact", "the stem keeps 8 bits"),
     "per_sample_gradients": ("samples unknown: 0.", "samples known:   0."),
     "mixed_precision": ("float32", "bfloat16", "actnn L3"),
-    "memory_budget": ("bytes kept of 3000000", "gone on bit for bit: True", "too small a budget: memory="),
+    "memory_budget": ("bytes kept of 2000000", "gone on bit for bit: True", "too small a budget: memory="),
     "paddle_quick_start": ("QConv2D", "also read by", "times less memory"),
 }
 # not an example by itself

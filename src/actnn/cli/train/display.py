@@ -11,6 +11,8 @@ from actnn.cli.progress import progress_bars
 from actnn.core.memory import readable
 
 SMOOTHING = 0.9
+# short enough for all figures to fit beside it
+BAR_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Display:
 
         self._console = Console(stderr=True)
         options = {"console": self._console, "transient": True, "disable": not self._console.is_terminal}
-        self._progress = progress_bars("{task.fields[figures]}", **options)
+        self._progress = progress_bars("{task.fields[figures]}", bar_width=BAR_WIDTH, **options)
         self._bars = {name: self._progress.add_task(name, total=steps, completed=taken, figures="") for name in names}
         self._speeds: dict[str, float] = {}
 
