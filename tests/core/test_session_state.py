@@ -8,6 +8,7 @@ from collections import deque
 import numpy as np
 import pytest
 
+from actnn.allocation.sensitivity import Transfer
 from actnn.core import session_state
 from actnn.core.format import AFFINE, uniform_layout
 from actnn.core.policy import Config
@@ -39,6 +40,7 @@ def at_work(**options) -> Session:
         session.planner.observe(record, site, np.ones(4), 0.5, np.array([1.0, 2.0, 3.0, 4.0]))
         session.key(site)
     first.below = second
+    first.transfer = second.transfer = Transfer(np.ones(3), 0.5)
     return session
 
 
@@ -83,6 +85,8 @@ def test_what_is_shared_stays_shared():
     records = [record for own in loaded.planner._observed.values() for record in own]
     assert len(records) == 2
     assert records[0].indices is records[1].indices
+    # the planner asks whether it is the very same
+    assert loaded.sites[0].transfer is loaded.sites[1].transfer
     assert isinstance(loaded.planner._observed[loaded.sites[0]], deque)
 
 

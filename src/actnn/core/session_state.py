@@ -2,7 +2,7 @@
 
 Plain data are None, numbers, strings, lists, and dictionaries with strings for keys: any format stores them, and
 reading them runs no code. Whatever is neither one of these nor a list is a dictionary of one entry, the name of its
-kind and what it holds; an array is its type, shape and bytes. Arrays and records, which may be met several times and
+kind and what it holds; an array is its type, shape and bytes. Arrays and objects, which may be met several times and
 must stay one, lie in a list of their own and are named by their place in it; sites are named by their index.
 """
 
@@ -154,7 +154,7 @@ class Writer:
             return WRITERS[kind](self, value)
         if kind.__name__ not in KINDS:
             raise SessionError(f"a session holds a {kind.__name__}, of which no state can be saved.")
-        return {kind.__name__: self.attributes(value)}
+        return self.shared(value, lambda: {kind.__name__: self.attributes(value)})
 
     def attributes(self, thing: Any) -> dict[str, Any]:
         """Return the attributes of an object that are state."""
@@ -184,7 +184,6 @@ WRITERS: Mapping[type, Callable[[Writer, Any], Any]] = {
     np.float64: lambda writer, value: float(value),
     np.int64: lambda writer, value: int(value),
     np.ndarray: lambda writer, value: writer.shared(value, lambda: plain_array(value)),
-    Record: lambda writer, value: writer.shared(value, lambda: {"Record": writer.attributes(value)}),
     Site: lambda writer, value: {"site": value.index},
 }
 
