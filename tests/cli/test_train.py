@@ -15,6 +15,7 @@ from actnn import cli
 from actnn.cli import extras
 from actnn.cli.train import checkpoint, options
 from actnn.cli.train.checkpoint import CheckpointError, OutputError
+from actnn.cli.train.display import Figures
 
 TINY = ["--images", "48", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
 TINY += ["--threads", "1", "--rate", "0.05"]
@@ -364,3 +365,25 @@ def test_a_missing_checkpoint_is_a_checkpoint_error(tmp_path):
 )
 def test_checkpoints_come_after_steps_or_seconds(every, steps, seconds, due):
     assert options.every(every).due(steps, seconds) is due
+
+
+def test_a_first_checkpoint_that_cannot_be_written_does_not_speak_of_another(tmp_path, monkeypatch, capsys):
+    no_space_after(monkeypatch, 1)
+    assert train(tmp_path) == 1
+    line = only_line(capsys)
+    assert "No space left on device" in line
+    assert "--resume" not in line
+
+
+def test_the_figures_of_a_step_are_words_and_leave_out_what_is_unknown():
+    assert str(Figures(1.5, 20.4, 2048, 3 * 2**20)) == "loss 1.500 · 20 images/s · kept 2.0 KiB · resident 3.0 MiB"
+    assert str(Figures(1.5, 20.4, None, None)) == "loss 1.500 · 20 images/s"
+
+
+def test_bars_show_the_figures_where_somebody_watches(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert train(tmp_path) == 0
+    shown = capsys.readouterr().err
+    for words in ("images/s · kept ", "resident ", "3/3"):
+        assert words in shown

@@ -18,6 +18,8 @@ from typing import Any
 from actnn.errors import ActnnError
 
 FORMAT = "actnn train 1"
+ADVICE = "Free some space, or name another --out."
+RESUME = "The last checkpoint in {} stays: free some space and use --resume."
 
 
 class CheckpointError(ActnnError):
@@ -30,14 +32,15 @@ class OutputError(ActnnError, OSError):
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Replace a checkpoint by another; whatever happens, one of the two can be read afterwards."""
-    write_atomically(path, serialized({"format": FORMAT} | state), f"The last checkpoint in {path.parent} stays; ")
+    advice = RESUME.format(path.parent) if path.exists() else ADVICE
+    write_atomically(path, serialized({"format": FORMAT} | state), advice)
 
 
 def load(path: Path) -> dict[str, Any]:
     """Return what ``save`` was given."""
     import torch
 
-    advice = "Use another --out, or begin anew with --overwrite."
+    advice = "Name another --out, or begin anew with --overwrite."
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -65,10 +68,10 @@ def serialized(state: Any) -> memoryview:
     return buffer.getbuffer()
 
 
-def write_atomically(path: Path, content: memoryview, otherwise: str = "") -> None:
+def write_atomically(path: Path, content: memoryview, advice: str = ADVICE) -> None:
     """Let a file hold some bytes as soon as it has its name; where that fails, what had the name keeps it."""
     unfinished = path.with_name(f"{path.name}.part")
-    with said(path, otherwise):
+    with said(path, advice):
         try:
             with unfinished.open("wb") as file:
                 file.write(content)
@@ -87,11 +90,9 @@ def write_atomically(path: Path, content: memoryview, otherwise: str = "") -> No
 
 
 @contextmanager
-def said(path: Path, otherwise: str = "") -> Iterator[None]:
+def said(path: Path, advice: str = ADVICE) -> Iterator[None]:
     """Turn the system's refusal to write a file into one clear line."""
     try:
         yield
     except OSError as problem:
-        reason = problem.strerror or str(problem)
-        advice = "free some space or name another --out" if otherwise == "" else "free some space and use --resume"
-        raise OutputError(f"{path} cannot be written: {reason}. {otherwise}{advice}.") from problem
+        raise OutputError(f"{path} cannot be written: {problem.strerror or problem}. {advice}") from problem

@@ -26,8 +26,8 @@ class Figures:
 
     def __str__(self) -> str:
         words = [f"loss {self.loss:.3f}", f"{self.images_per_second:.0f} images/s"]
-        words += [f"kept {readable(self.kept_bytes)}"] * (self.kept_bytes is not None)
-        words += [f"resident {readable(self.resident_bytes)}"] * (self.resident_bytes is not None)
+        amounts = {"kept": self.kept_bytes, "resident": self.resident_bytes}
+        words += [f"{name} {readable(amount)}" for name, amount in amounts.items() if amount is not None]
         return " · ".join(words)
 
 
