@@ -172,6 +172,8 @@ def test_bad_arguments_give_one_line_and_exit_code_2(bad, complaint, tmp_path, c
         (["--model", "smal_resnet"], "did you mean 'small_resnet'"),
         (["--model", "small_classifiers:nothing"], "cannot be loaded"),
         (["--model", "small_classifiers:of_maps"], "expected a classifier"),
+        (["--model", "small_classifiers:of_two_classes"], "of 10 classes"),
+        (["--images", "33"], "use --images 32"),
         (["--model", "small_classifiers:of_one_size"], "does not take images of (1, 32, 32)"),
         (["--data", "no/such/folder"], "there is no set of images 'no/such/folder'"),
         (["--data", "idx:no/such/folder"], "has no file train-images-idx3-ubyte"),
@@ -252,6 +254,16 @@ def test_a_run_goes_on_only_with_its_own_images(tmp_path, capsys):
     capsys.readouterr()
     assert train(tmp_path / "run", "--data", f"idx:{images}", "--resume") == 1
     assert "had other images" in only_line(capsys)
+
+
+def test_a_run_goes_on_only_with_its_own_model(tmp_path, monkeypatch, capsys):
+    import small_classifiers
+
+    assert train(tmp_path) == 0
+    monkeypatch.setattr(small_classifiers, "with_dropout", small_classifiers.of_two_classes)
+    capsys.readouterr()
+    assert train(tmp_path, "--resume", "--level", "L3") == 1
+    assert "does not fit 'small_classifiers:with_dropout' any more" in only_line(capsys)
 
 
 def test_another_version_is_said(tmp_path, capsys):

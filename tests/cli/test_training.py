@@ -97,7 +97,9 @@ def test_a_training_goes_on_from_its_state_in_the_middle_of_an_epoch(level):
     assert all(map(torch.equal, weights(second), weights(whole)))
 
 
-@pytest.mark.parametrize("scores", [torch.zeros(4, 3, 2), torch.zeros(3, 3), torch.zeros(4), (torch.zeros(4, 3),)])
+@pytest.mark.parametrize(
+    "scores", [torch.zeros(4, 3, 2), torch.zeros(3, 3), torch.zeros(4, 2), torch.zeros(4), (torch.zeros(4, 3),)]
+)
 def test_a_model_that_is_no_classifier_is_refused(scores):
     with pytest.raises(ConfigError, match="expected a classifier"):
-        check_scores(scores, 4)
+        check_scores(scores, 4, 3)

@@ -63,7 +63,7 @@ def compressed(
     bits: float | None = None,
     *,
     seed: int = 0,
-    memory: str | None = None,
+    memory: str | float | None = None,
     **settings: Any,
 ) -> nn.Module:
     """Convert a model at a level and a width, None for the level's own; ``settings`` are others of ``actnn.config``."""
@@ -137,7 +137,7 @@ class Training:
         self.optimizer.zero_grad()
         with self._own_random(), watched or nullcontext():
             scores = self._scores(images)
-            check_scores(scores, len(labels))
+            check_scores(scores, len(labels), self.data.classes)
             loss = functional.cross_entropy(scores, labels, label_smoothing=self.recipe.label_smoothing)
         loss.backward()
         self.optimizer.step()
@@ -235,12 +235,12 @@ class Training:
             torch.set_rng_state(outside)
 
 
-def check_scores(scores: Any, images: int) -> None:
+def check_scores(scores: Any, images: int, classes: int) -> None:
     """Raise ConfigError unless a model gave a score of every class for each image."""
     shape = tuple(getattr(scores, "shape", ()))
-    if len(shape) != 2 or shape[0] != images:
+    if len(shape) != 2 or shape[0] != images or shape[1] < classes:
         given = f"a tensor of shape {shape}" if shape else f"a {type(scores).__name__}"
         raise ConfigError(
-            f"this model returned {given} for {images} images: expected a classifier, which returns one row of scores "
-            "for each."
+            f"this model returned {given} for {images} images: expected a classifier, which returns a score for each "
+            f"of {classes} classes, {(images, classes)}."
         )

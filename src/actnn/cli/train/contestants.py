@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 EXACT = "exact"
 IDX = "idx:"
 NAMED = ("digits", "fashion-mnist")
+# images that are looked at to tell a set from another
+SOME = 8
 
 
 def load_data(settings: Settings) -> DataSet:
@@ -34,7 +36,13 @@ def load_data(settings: Settings) -> DataSet:
     data = named_data(settings) if named else folder_data(settings)
     if settings.augment and named:
         data = data._replace(train=Shifted(data.train, settings.seed))
-    return data.limited(settings.images or data.train.count)
+    data = data.limited(settings.images or data.train.count)
+    if data.train.count % settings.batch == 1:
+        raise ConfigError(
+            f"with {data.train.count} images and --batch {settings.batch} the last step of an epoch has a single "
+            f"image, of which BatchNorm has no statistics: use --images {data.train.count - 1}, or another --batch."
+        )
+    return data
 
 
 def named_data(settings: Settings) -> DataSet:
@@ -59,11 +67,15 @@ def folder_data(settings: Settings) -> DataSet:
 
 def fingerprint(data: DataSet) -> dict[str, Any]:
     """Return by what another set of images is told from this one."""
+    import torch
+
+    some = data.train.batch(torch.arange(min(SOME, data.train.count)), None)[0]
     return {
         "images": data.train.count,
         "test_images": data.test.count,
         "classes": data.classes,
         "labels": zlib.crc32(data.train.labels.numpy().tobytes()),
+        "pixels": zlib.crc32(some.numpy().tobytes()),
     }
 
 

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from actnn.bench import models
+from actnn.bench.arguments import amount, width
 from actnn.cli.arguments import Parser, at_least, number_from
 from actnn.cli.training import PEAK_RATE, Recipe
-from actnn.core.memory import parse_memory
 from actnn.core.policy import LEVELS
 from actnn.errors import ConfigError
 
@@ -40,7 +41,7 @@ class Settings:
     model: str
     level: str
     bits: float | None
-    memory: str | None
+    memory: int | None
     samples: bool
     epochs: int
     batch: int
@@ -152,15 +153,9 @@ def add_data(parser: Parser) -> None:
 def add_model(parser: Parser) -> None:
     """Add the arguments that choose a model and what it keeps."""
     group = parser.add_argument_group("model")
-    group.add_argument(
-        "--model",
-        default="small_resnet",
-        help="own, torchvision's or timm's name, or module:function (default: small_resnet)",
-    )
+    group.add_argument("--model", default="small_resnet", help=f"{models.HELP} (default: small_resnet)")
     group.add_argument("--level", choices=tuple(LEVELS), default="L3", help="what is kept (default: L3)")
-    group.add_argument(
-        "--bits", type=number_from(1, 8, "a width from 1 to 8 bits"), default=None, help="width (default: the level's)"
-    )
+    group.add_argument("--bits", type=width, default=None, help="average width of codes (default: the level's)")
     group.add_argument("--memory", type=amount, default=None, help="all that is kept fits, such as 400MB")
     group.add_argument(
         "--samples",
@@ -222,15 +217,6 @@ def every(text: str) -> Every:
     except ArgumentTypeError:
         raise ArgumentTypeError(f"{text!r} is neither a number of steps nor of seconds, such as 30s") from None
     return Every(seconds=number) if seconds else Every(steps=int(number))
-
-
-def amount(text: str) -> str:
-    """Read an amount of memory, and leave it in the user's words."""
-    try:
-        parse_memory(text)
-    except ConfigError:
-        raise ArgumentTypeError(f"{text!r} is not an amount of memory such as 400MB or 1.5GiB") from None
-    return text
 
 
 def seed(text: str) -> int:

@@ -19,6 +19,7 @@ from actnn import __version__
 from actnn.bench.harness import installed
 from actnn.bench.memory import resident
 from actnn.cli.train import checkpoint
+from actnn.cli.train.checkpoint import CheckpointError
 from actnn.cli.train.contestants import EXACT
 from actnn.cli.train.display import Display, Figures, Outcome, epoch_line
 from actnn.cli.train.interruption import Interrupted, Interruption
@@ -26,6 +27,8 @@ from actnn.cli.train.journal import Journal
 from actnn.cli.train.options import Every, Settings
 from actnn.cli.training import Training
 from actnn.errors import ActnnError
+
+LONGEST_REASON = 200
 
 
 class DivergedError(ActnnError):
@@ -129,7 +132,15 @@ class Run:
     def load(self, state: dict[str, Any]) -> None:
         """Go on where a checkpoint was taken."""
         for name, training in self.trainings.items():
-            training.load_state_dict(state["trainings"][name])
+            try:
+                training.load_state_dict(state["trainings"][name])
+            except (KeyError, ValueError, RuntimeError) as problem:
+                # torch tells all keys, a line each
+                reason = " ".join(str(problem).split())[:LONGEST_REASON]
+                raise CheckpointError(
+                    f"the checkpoint {self.path} does not fit {self.settings.model!r} any more ({reason}): bring the "
+                    "model of that run back, or name another --out."
+                ) from problem
             self.outcomes[name] = Outcome(**state["outcomes"][name])
         self._saved_step = self.leader.taken
 
