@@ -82,6 +82,7 @@ SETTINGS = {
     "L2, augmented, smoothed": ["--level", "L2", "--augment", "--label-smoothing", "0.1"],
     "L2.5, bfloat16, channels last": ["--level", "L2.5", "--bits", "1.5", "--amp", "bf16", "--channels-last"],
     "L4": ["--level", "L4"],
+    "swap": ["--level", "swap"],
     "memory": ["--memory", "2MB"],
     "no samples": ["--no-samples"],
     "beside exact": ["--compare", "exact"],

@@ -128,9 +128,10 @@ def test_the_state_of_another_conversion_is_refused_and_changes_nothing(other, c
     assert session.state_dict() == before
 
 
-def test_where_codes_wait_may_change_between_saving_and_loading():
+@pytest.mark.parametrize("level", ["L4", "L5"])
+def test_where_codes_wait_may_change_between_saving_and_loading(level):
     loaded = converted("L3")
-    loaded.load_state_dict(converted("L4").state_dict())
+    loaded.load_state_dict(converted(level).state_dict())
 
 
 @pytest.mark.parametrize("foreign", [{}, {"format": "actnn session 0"}, [], None, "state"], ids=repr)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import actnn
+from actnn.core.policy import LEVELS
 
 CLASSES = 4
 # what is measured now and then is measured again in between
@@ -72,7 +73,7 @@ def check_going_on(evaluate: bool = False, **options) -> None:
     assert str(first.model.report()) == str(second.model.report())
 
 
-@pytest.mark.parametrize("level", ["L0", "L1", "L2", "L2.5", "L3", "L4"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_training_goes_on_bit_for_bit_at_every_level(level):
     check_going_on(network="residual", level=level)
 

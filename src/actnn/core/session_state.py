@@ -36,7 +36,7 @@ ADVICE = "Convert the same model with the same settings as the one that was save
 
 PLAIN = (type(None), bool, int, float, str)
 # settings that change neither codes nor gradients: a run may go on with others
-FREE_SETTINGS = ("swap", "swap_dir", "swap_bytes", "log_memory", "log_speed")
+FREE_SETTINGS = ("swap", "swap_dir", "swap_bytes", "arena", "trim_threshold", "log_memory", "log_speed")
 
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -72,6 +72,9 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
         raise SessionError(
             "what was given is not the state of a session of this version: expected what session_state() returns."
         )
+    if session.swaps_activations and state.get("names"):
+        # its only site is made in the first forward
+        session.whole_model()
     check_equal("settings", settings_of(session.policy), state.get("policy"))
     check_equal("layers", names_of(session), state.get("names"))
     try:
