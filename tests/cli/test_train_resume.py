@@ -57,7 +57,7 @@ def assert_same(found, expected) -> None:
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
     elif isinstance(expected, torch.Tensor):
-        assert torch.equal(found, expected) or torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found, expected)
     else:
         assert found == expected
 
