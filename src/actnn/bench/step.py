@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actnn.bench import harness, models
+from actnn.bench.checkpointing import checkpointed
 from actnn.bench.memory import MALLOC_SETTINGS, reset_peak, resident
 from actnn.cli.arguments import Parser, at_least
 from actnn.cli.training import compressed
@@ -116,7 +117,7 @@ def contestant(arguments: Namespace, name: str) -> nn.Module:
     if arguments.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if name == "checkpoint":
-        return models.checkpointed(model)
+        return checkpointed(model)
     if name == "actnn" or name in LEVELS:
         level = arguments.level if name == "actnn" else name
         settings = {"share_codes": not arguments.no_sharing, "rounding": arguments.rounding}
