@@ -16,8 +16,6 @@ from actnn.report import trace
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ROOT = "model"
-
 
 class Recorder:
     """The annotations of one step: layers, phases, and what an address holds."""
@@ -80,7 +78,7 @@ class Recorder:
             open_spans.pop().__exit__(None, None, None)
 
         for name, module in self._model.named_modules():
-            handles.append(module.register_forward_pre_hook(begin(name or ROOT)))
+            handles.append(module.register_forward_pre_hook(begin(name or trace.ROOT)))
             handles.append(module.register_forward_hook(end, always_call=True))
         try:
             yield
@@ -151,6 +149,8 @@ class WatchedStore:
     def put(self, arrays: Any, buffer: Any) -> Any:
         self._recorder.mark_tensor(trace.CODE, buffer)
         saved = self._store.put(arrays, buffer)
+        if saved is not buffer:
+            self._recorder.mark_tensor(trace.STORED, buffer)
         self._recorder.sample_store()
         return saved
 

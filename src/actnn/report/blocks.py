@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actnn.report.trace import CODE, GRADIENT, PARAMETER_GRADIENT, SAVED, Block, Step
+from actnn.report.trace import CODE, GRADIENT, NODE, PARAMETER_GRADIENT, SAVED, Block, Step
 
 CODES = "codes"
 EXACT = "exact activations"
@@ -39,13 +39,17 @@ OF_MARKS = {
 
 @dataclass(frozen=True)
 class Piece:
-    """A block with its purpose; ``layer`` is the one that keeps it where it is kept, else the one that made it."""
+    """A block with its purpose; ``layer`` is the one that keeps it where it is kept, else the one that made it.
+
+    ``maker`` names the operator or the node of backward that took it.
+    """
 
     start: float
     end: float
     nbytes: int
     layer: str
     category: str
+    maker: str = ""
 
 
 def pieces(step: Step) -> list[Piece]:
@@ -55,11 +59,18 @@ def pieces(step: Step) -> list[Piece]:
 
 def piece(block: Block) -> Piece:
     """Return a block with its purpose."""
-    for mark, category in OF_MARKS.items():
+    layer, category = block.layer, unmarked(block)
+    for mark, meant in OF_MARKS.items():
         if mark in block.marks and not (block.decoding and mark == GRADIENT):
-            layer = block.marks[mark] if category in KEPT else block.layer
-            return Piece(block.start, block.end, block.nbytes, layer, category)
-    return Piece(block.start, block.end, block.nbytes, block.layer, unmarked(block))
+            layer, category = block.marks[mark] if meant in KEPT else layer, meant
+            break
+    return Piece(block.start, block.end, block.nbytes, layer, category, maker(block))
+
+
+def maker(block: Block) -> str:
+    """Return the name of what took a block: node and operator, as far as there are any."""
+    names = [span.name.removeprefix(NODE) for span in (block.node, block.operator) if span is not None]
+    return " > ".join(names)
 
 
 def unmarked(block: Block) -> str:
@@ -69,6 +80,7 @@ def unmarked(block: Block) -> str:
     if block.operator is not None and block.end < block.operator.end:
         return WORKSPACES
     if block.node is not None:
-        # what outlives a node waits to be added to another gradient
-        return OTHER if block.end < block.node.end else ACTIVATION_GRADIENTS
+        # what outlives the function of a node is its result, or a sum of results
+        inner = block.function is not None and block.end < block.function.end
+        return OTHER if inner else ACTIVATION_GRADIENTS
     return IN_FLIGHT if block.phase == "forward" else OTHER

@@ -14,6 +14,8 @@ MEMORY = "[memory]"
 NODE = "autograd::engine::evaluate_function: "
 SEPARATOR = "|"
 PREFIX = "actnn"
+# the name of a whole model, whose path is empty
+ROOT = "model"
 
 # kinds of annotations
 PHASE = "phase"
@@ -23,9 +25,10 @@ CODE = "code"
 SAVED = "saved"
 GRADIENT = "gradient"
 PARAMETER_GRADIENT = "parameter gradient"
+STORED = "stored"
 OUTSIDE = "outside"
 
-MARKS = (CODE, SAVED, GRADIENT, PARAMETER_GRADIENT, OUTSIDE)
+MARKS = (CODE, SAVED, GRADIENT, PARAMETER_GRADIENT, STORED, OUTSIDE)
 
 
 def annotation(kind: str, value: object) -> str:
@@ -61,7 +64,7 @@ class Block:
     """Memory from its allocation to its release (``end`` infinite where it outlives the step).
 
     ``layer`` and ``phase`` tell where it was taken, ``operator`` and ``node`` the spans within which that happened,
-    ``decoding`` whether to hold decoded values. ``marks`` tells what it was seen to hold, and in which layer.
+    ``function`` what the node called, ``decoding`` whether to hold decoded values. ``marks`` tells what it was seen to hold, and in which layer.
     """
 
     address: int
@@ -72,6 +75,7 @@ class Block:
     phase: str = ""
     operator: Span | None = None
     node: Span | None = None
+    function: Span | None = None
     decoding: bool = False
     marks: dict[str, str] = field(default_factory=dict)
 
@@ -80,7 +84,8 @@ class Block:
 class Step:
     """One recorded step: its blocks, when each layer ran, its phases, and samples of what lies outside the framework.
 
-    ``outside`` holds (time, bytes) of codes that a store keeps in memory of its own.
+    ``outside`` holds (time, bytes) of codes that a store keeps in memory of its own, which counts from the moment on
+    that they were stored.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -206,15 +211,24 @@ class _Sweep:
         block = Block(instant.address, instant.nbytes, instant.time)
         block.layer, block.phase = innermost_layer(stack, self._layers), phase_of(stack)
         block.operator = outermost_operator(stack)
-        block.node = next((span for span in reversed(stack) if span.is_node), None)
+        node = next((index for index in reversed(range(len(stack))) if stack[index].is_node), None)
+        if node is not None:
+            block.node, block.function = stack[node], next(iter(stack[node + 1 :]), None)
         block.decoding = any(span.kind == DECODE for span in stack)
+        if (unseen := self._live.get(instant.address)) is not None:
+            # the profiler does not see what other threads give back
+            unseen.end = instant.time
         self._live[instant.address] = block
         self._step.blocks.append(block)
 
     def _mark(self, span: Span, stack: list[Span]) -> None:
         if span.kind == OUTSIDE:
             self._step.outside.append((span.start, int(span.value)))
-        elif (block := self._live.get(int(span.value))) is not None:
+        elif (block := self._live.get(int(span.value))) is None:
+            return
+        elif span.kind == STORED:
+            self._live.pop(block.address).end = span.start
+        else:
             block.marks.setdefault(span.kind or "", innermost_layer(stack, self._layers) or block.layer)
 
 
