@@ -21,7 +21,7 @@ from actnn.cli.profile_child import Settings
 from actnn.core.memory import parse_memory
 from actnn.core.policy import LEVELS
 from actnn.errors import ActnnError, ConfigError
-from actnn.report import terminal
+from actnn.report import page, terminal
 
 EXAMPLE = """\
 examples:
@@ -43,8 +43,22 @@ def main(argv: Sequence[str]) -> int:
     profile: dict[str, Any] = {"settings": asdict(compressed), "machine": harness.machine()}
     for name, settings in (("exact", replace(compressed, level=None)), ("compressed", compressed)):
         profile[name] = measured(name, settings)
-    print("\n".join(terminal.lines(profile, arguments.peak)))
+    memory = arguments.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    print("\n".join(terminal.lines(profile, arguments.peak, memory)))
+    if arguments.json is not None:
+        write(arguments.json, json.dumps(profile))
+    if arguments.html is not None:
+        write(arguments.html, page.html(profile, memory))
     return 0
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, and say so."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r} ({error.strerror}): choose another file.") from error
+    print(f"actnn profile: wrote {path}", file=sys.stderr)
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -91,16 +105,20 @@ def check_writable(path: Path | None) -> None:
     """Raise ConfigError before anything is measured for a file that cannot be written."""
     if path is None:
         return
+    existed = path.exists()
     try:
         with path.open("a"):
             pass
+        if not existed:
+            path.unlink()
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r} ({error.strerror}): choose another file.") from error
 
 
 def measured(name: str, settings: Settings) -> dict[str, Any]:
     """Return what one contestant measures, in a fresh process."""
-    print(f"actnn profile: measuring {name} training …", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(f"measuring {name} training …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
         command = [sys.executable, "-m", "actnn.cli.profile_child", json.dumps(asdict(settings)), str(out)]

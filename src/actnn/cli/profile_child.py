@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,8 @@ class Profiled:
             self.session = self.model._session
         self.images = torch.randn(settings.batch, *settings.input)
         self.labels: dict[tuple[int, ...], Tensor] = {}
+        if not any(parameter.requires_grad for parameter in plain.parameters()):
+            raise ActnnError(f"the model {settings.model!r} has no parameters to train.")
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
 
     def forward(self) -> Tensor:
@@ -78,21 +81,6 @@ class Profiled:
         loss.backward()
         del loss
         self.optimize()
-
-    def first_step(self) -> None:
-        """Take a step, and say in one line what is wrong with a model that cannot."""
-        try:
-            self.step()
-        except ActnnError:
-            raise
-        except Exception as problem:
-            # the user's code may raise anything
-            said = str(problem).strip().splitlines()
-            shape = "×".join(map(str, (self.settings.batch, *self.settings.input)))
-            raise ActnnError(
-                f"the model {self.settings.model!r} fails on an input of {shape}: "
-                f"{type(problem).__name__}: {said[0] if said else 'no message'}"
-            ) from problem
 
     def loss(self, output: Any) -> Tensor:
         """Return a loss of whatever a model returns: cross entropy of scores, the mean square of anything else."""
@@ -145,8 +133,9 @@ def measure(settings: Settings) -> dict[str, Any]:
     """Return everything that a report shows of one contestant."""
     import torch
 
-    profiled = Profiled(settings)
-    profiled.first_step()
+    with one_line(settings):
+        profiled = Profiled(settings)
+        profiled.step()
     for _ in range(WARM_UP - 1):
         profiled.step()
     before, peak = true_peak(profiled.step)
@@ -157,9 +146,28 @@ def measure(settings: Settings) -> dict[str, Any]:
     result["versions"] = {"torch": torch.__version__}
     if profiled.session is not None:
         result |= of_session(profiled, profiled.session)
-        swaps = profiled.session.policy.swap
-        result["forecasts"] = [] if swaps else [vars(found) for found in forecasts(timeline, result["rows"])]
+        policy = profiled.session.policy
+        # only where all codes are there, and in memory, is it known what other widths would make of them
+        tells = policy.compress and policy.compress_batch_norm and not policy.swap
+        result["forecasts"] = [vars(found) for found in forecasts(timeline, result)] if tells else []
     return result
+
+
+@contextmanager
+def one_line(settings: Settings) -> Iterator[None]:
+    """Say in one line what is wrong with a model that cannot be made, or cannot take a step."""
+    try:
+        yield
+    except ActnnError:
+        raise
+    except Exception as problem:
+        # the user's code may raise anything
+        said = str(problem).strip().splitlines()
+        shape = "×".join(map(str, (settings.batch, *settings.input)))
+        raise ActnnError(
+            f"the model {settings.model!r} fails on an input of {shape}: "
+            f"{type(problem).__name__}: {said[0] if said else 'no message'}"
+        ) from problem
 
 
 def true_peak(step: Callable[[], None]) -> tuple[int | None, int | None]:

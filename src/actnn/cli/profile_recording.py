@@ -125,7 +125,7 @@ class Recorder:
             with self.span(trace.DECODE, site.name):
                 return timed(site, what, work)
 
-        session.store, session.timed = WatchedStore(store, self), watched  # type: ignore[method-assign]
+        session.store, session.timed = WatchedStore(store, self), watched
         try:
             yield
         finally:

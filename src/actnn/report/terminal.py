@@ -6,18 +6,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actnn.core.memory import readable
-from actnn.report.advice import dominating
+from actnn.report.advice import sentences
+from actnn.report.layers import Layer, kept_bytes, layers
 
 MOST_ROWS = 12
 CONTESTANTS = ("exact", "compressed")
 
 
-def lines(profile: Mapping[str, Any], whole_peak: bool) -> list[str]:
+def lines(profile: Mapping[str, Any], whole_peak: bool, memory: int | None) -> list[str]:
     """Return the lines of a whole profile."""
     found = totals(profile)
-    for name in CONTESTANTS:
-        found += ["", *peak_lines(name, profile[name]["peak"], None if whole_peak else MOST_ROWS)]
-    return found
+    if whole_peak:
+        for name in CONTESTANTS:
+            found += ["", *peak_lines(name, profile[name]["peak"], None)]
+    else:
+        found += ["", *peak_lines(CONTESTANTS[1], profile[CONTESTANTS[1]]["peak"], MOST_ROWS)]
+        found += ["", *layer_lines(layers(profile))]
+    return [*found, "", *(f"- {sentence}" for sentence in sentences(profile, memory))]
+
+
+def layer_lines(found: Sequence[Layer]) -> list[str]:
+    """Return the layers that keep most."""
+    cells = [("layer", "kind", "exact", "kept", "bits", "sensitivity", "variance", "also read by")]
+    ranked = sorted(found, key=lambda layer: -layer.kept_bytes)
+    for layer in ranked[:MOST_ROWS]:
+        sizes = readable(layer.exact_bytes), readable(layer.kept_bytes)
+        figures = number(layer.bits, ".2f"), number(layer.sensitivity, ".1e"), number(layer.variance, ".1e")
+        cells.append((layer.name, layer.kind, *sizes, *figures, ", ".join(layer.readers)))
+    text = ["What layers keep for backward:", *indented(aligned(cells))]
+    if len(ranked) > MOST_ROWS:
+        text.append(f"  … and {len(ranked) - MOST_ROWS} more: --html shows them all")
+    return text
+
+
+def number(value: float | None, form: str) -> str:
+    """Return a number, or a dash where there is none."""
+    return "-" if value is None else format(value, form)
 
 
 def totals(profile: Mapping[str, Any]) -> list[str]:
@@ -34,15 +58,6 @@ def totals(profile: Mapping[str, Any]) -> list[str]:
         if None not in figures:
             cells.append((label, *map(readable, figures), f"{figures[0] / max(1, figures[1]):.1f}x"))
     return aligned(cells)
-
-
-def kept_bytes(run: Mapping[str, Any]) -> int:
-    """Return what a contestant keeps for backward, on disk or in memory."""
-    if "rows" not in run:
-        return sum(run["kept"].values())
-    coded = {row["layer"] for row in run["rows"]}
-    rest = sum(nbytes for layer, nbytes in run["kept"].items() if layer not in coded)
-    return rest + sum(row["kept_bytes"] for row in run["rows"])
 
 
 def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str]:
@@ -64,7 +79,7 @@ def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str
         found.append(f"  … and {len(peak['shares']) - most} smaller parts: --peak prints them all")
     if most is None:
         found += ["", *indented(moment_lines(peak))]
-    return [*found, "", f"  {dominating(peak)}"]
+    return found
 
 
 def moment_lines(peak: Mapping[str, Any]) -> list[str]:
