@@ -53,8 +53,8 @@ class Call:
     backward: Backward | None = None
     saved: tuple[Tensor | None, ...] = ()
 
-    def normalize(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Return the output; leave the statistics, the code and what backward needs."""
+    def normalize(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, needed: bool) -> Tensor:
+        """Return the output; leave the statistics and, where needed, the code and what backward needs."""
         order = Order.of(x)
         backend, flat, channels = kernels.select(ARRAYS, x), order.flat(x), order.channels
         count = x.numel() // channels.count
@@ -82,6 +82,8 @@ class Call:
         layout, record = session.plan(self.site, *order.rows, family, ranges)
         y = order.unfilled(x)
         code = backend.normalize(ARRAYS, flat, order.flat(y), channels, normalization, layout, session.key(self.site))
+        if not needed:
+            return y
         code = self.site.store(ARRAYS, code)
         threshold = None if family.affine else normalization.threshold
         self.backward = Backward(*state, layout, statistics.count, record)
@@ -104,15 +106,14 @@ class BatchNormFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
-        y = call.normalize(x, weight, bias)
+        # where only beta learns no code is needed: later readers make their own
+        needed = any(ctx.needs_input_grad[:2])
+        y = call.normalize(x, weight, bias, needed)
         ctx.site, ctx.state = call.site, call.backward
         ctx.set_materialize_grads(False)
-        if any(ctx.needs_input_grad[:2]):
+        if needed:
             ctx.save_for_backward(*call.saved)
             call.account()
-        else:
-            # only beta learns, which needs no code: later readers make their own
-            call.kept = None
         return y
 
     @staticmethod

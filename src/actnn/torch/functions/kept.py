@@ -49,12 +49,11 @@ class Reading:
         return self.layout is not None and not self.normalized and self.part is Part.WHOLE
 
     def value(self, site: Site, saved: tuple[Tensor, ...], dtype: torch.dtype, samples: range) -> Tensor:
-        """Return some samples of the activation."""
+        """Return some samples of the activation, ``saved`` beginning with the buffer itself."""
         if self.layout is None:
             return (saved[0][samples.start : samples.stop] if self.order.batched else saved[0]).to(dtype)
         affine = self._affine(*saved) if self.normalized else None
-        buffer = site.session.store.get(ARRAYS, saved[0])
-        code, part = Code(buffer, self.layout), self.order.of_samples(len(samples))
+        code, part = Code(saved[0], self.layout), self.order.of_samples(len(samples))
         return part.shaped(site.session.decode(ARRAYS, site, code, NAMES[dtype], self.part, affine, samples))
 
     def masked(self, site: Site, saved: Tensor, grad: Tensor, above: float, below: float) -> Tensor:
