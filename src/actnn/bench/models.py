@@ -33,6 +33,7 @@ SCALED: Mapping[str, Callable[[int], resnets.Shape]] = {
     r"wide-resnet-(\d+)": resnets.wide,
 }
 NAMES = tuple(OWN)
+SEGMENTATION = ("fcn_hrnet_w48",)
 HELP = f"{', '.join(NAMES)}, resnet-DEPTH, wide-resnet-WIDTH, a name of torchvision or timm, or module:function"
 
 
