@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import harness, models
-from actnn.bench.memory import MALLOC_SETTINGS
+from actnn.bench import children, harness, models
+from actnn.bench.memory import MALLOC_SETTINGS, machine_total
 from actnn.cli.arguments import Parser, at_least
 from actnn.cli.extras import require
 from actnn.cli.profile_child import Settings
@@ -28,7 +25,7 @@ examples:
   actnn profile resnet50 --batch 8 --size 224 --level L3 --bits 2 --html report.html
   actnn profile mymodels:unet --input 1,256,256 --batch 4 --peak"""
 # threads that spin while they wait are slow beside whatever else the machine does; the profiler's log is not ours
-ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KINETO_LOG_LEVEL": "99"}
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KINETO_LOG_LEVEL": "99", **MALLOC_SETTINGS}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     profile: dict[str, Any] = {"settings": asdict(compressed), "machine": harness.machine()}
     for name, settings in (("exact", replace(compressed, level=None)), ("compressed", compressed)):
         profile[name] = measured(name, settings)
-    memory = arguments.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = arguments.memory or machine_total()
     print("\n".join(terminal.lines(profile, arguments.peak, memory)))
     if arguments.json is not None:
         write(arguments.json, json.dumps(profile))
@@ -119,19 +116,7 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
     """Return what one contestant measures, in a fresh process."""
     if sys.stderr.isatty():
         print(f"measuring {name} training …", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "actnn.cli.profile_child", json.dumps(asdict(settings)), str(out)]
-        environment = os.environ | ENVIRONMENT | MALLOC_SETTINGS
-        # what a model prints must not mix with the tables
-        finished = subprocess.run(command, env=environment, stdout=sys.stderr.fileno(), check=False)
-        if not out.exists():
-            raise ActnnError(
-                f"the process that measures {name} training ended with code {finished.returncode}: "
-                "where it was killed, memory may have run out; try a smaller --batch."
-            )
-        answer: dict[str, Any] = json.loads(out.read_text())
-    if "error" in answer:
-        raise ActnnError(answer["error"])
-    result: dict[str, Any] = answer["result"]
-    return result
+    try:
+        return children.call("actnn.cli.profile_child:measure", asdict(settings), environment=ENVIRONMENT)
+    except children.DoesNotFit as error:
+        raise ActnnError(f"there is too little memory for {name} training: {error} Try a smaller --batch.") from error

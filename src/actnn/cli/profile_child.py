@@ -1,19 +1,14 @@
-"""What a profile measures, in a process of its own for exact and for compressed training.
-
-``python -m actnn.cli.profile_child SETTINGS OUT`` writes ``{"result": …}`` or ``{"error": …}`` as JSON into a file.
-"""
+"""What a profile measures, in a process of its own for exact and for compressed training."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actnn.bench import models
+from actnn.bench.children import Told
 from actnn.bench.memory import reset_peak, resident
 from actnn.cli.profile_recording import Recorder
 from actnn.cli.training import compressed
@@ -129,10 +124,9 @@ def tensors(output: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """Return everything that a report shows of one contestant."""
-    import torch
-
+    settings = Settings(**given | {"input": tuple(given["input"])})
     with one_line(settings):
         profiled = Profiled(settings)
         profiled.step()
@@ -143,7 +137,6 @@ def measure(settings: Settings) -> dict[str, Any]:
     timeline = Timeline(step, pieces(step))
     result = summary(step, timeline) | {"true_peak": peak, "resident": before, "always_there": profiled.always_there()}
     result["kinds"] = {name or ROOT: type(layer).__name__ for name, layer in profiled.model.named_modules()}
-    result["versions"] = {"torch": torch.__version__}
     if profiled.session is not None:
         result |= of_session(profiled, profiled.session)
         policy = profiled.session.policy
@@ -202,20 +195,3 @@ def of_session(profiled: Profiled, session: Session) -> dict[str, Any]:
         "variance": dict(session.predictions),
         "squared_norms": {name: norm for name, norm in norms.items() if norm},
     }
-
-
-def main(argv: Sequence[str]) -> int:
-    """Measure, and write what came of it."""
-    given, out = argv
-    settings = json.loads(given)
-    settings["input"] = tuple(settings["input"])
-    try:
-        answer = {"result": measure(Settings(**settings))}
-    except ActnnError as error:
-        answer = {"error": str(error)}
-    Path(out).write_text(json.dumps(answer))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

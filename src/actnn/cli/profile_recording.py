@@ -159,6 +159,9 @@ class WatchedStore:
         self._recorder.sample_store()
         return buffer
 
+    def close(self) -> None:
+        self._store.close()
+
     def memory_bytes(self) -> int | None:
         """Return what the store holds in memory beyond the framework's own, None where it has none."""
         statistics = getattr(self._store, "statistics", None)

@@ -17,6 +17,7 @@ from actnn.report.blocks import (
     IN_FLIGHT,
     OTHER,
     PARAMETER_GRADIENTS,
+    WORKING,
     WORKSPACES,
 )
 from actnn.report.layers import kept_bytes, total_variance
@@ -43,7 +44,8 @@ MEANINGS = {
     ACTIVATION_GRADIENTS: "They are on their way to the next layer, and shrink with the batch or the image",
     PARAMETER_GRADIENTS: "They are as large as the weights, whatever the batch",
     WORKSPACES: "The framework's own operators take them; codes do not touch them",
-    OTHER: "These are small results on the way",
+    WORKING: "They are there within one layer's backward: actnn.config.pipeline_threshold bounds those of large layers",
+    OTHER: "They belong to no layer",
 }
 
 
@@ -158,8 +160,8 @@ def recommendation(profile: Mapping[str, Any]) -> str:
         (found for found in candidates if found["peak_bytes"] <= CLOSE * least), key=lambda found: found["bits"]
     )
     text = (
-        f"Advice: {advised['level']} at {advised['bits']} bits, expected to keep {readable(advised['kept_bytes'])} with "
-        f"a peak of {readable(advised['peak_bytes'])}, "
+        f"Advice: {advised['level']} at {advised['bits']} bits, expected to keep {readable(advised['kept_bytes'])} "
+        f"with a peak of {readable(advised['peak_bytes'])}, "
         f"{times(profile['exact']['peak']['bytes'], advised['peak_bytes'])} below exact training"
     )
     if advised["peak_bytes"] > least:

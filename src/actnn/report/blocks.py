@@ -13,6 +13,7 @@ DECODED = "decoded copies"
 ACTIVATION_GRADIENTS = "gradients of activations"
 PARAMETER_GRADIENTS = "gradients of parameters"
 WORKSPACES = "framework workspaces"
+WORKING = "working buffers"
 OTHER = "other"
 
 # in the order in which they are stacked and listed
@@ -24,7 +25,8 @@ CATEGORIES = {
     ACTIVATION_GRADIENTS: "on their way through the backward pass",
     PARAMETER_GRADIENTS: "before they are added to those of the model",
     WORKSPACES: "taken and given back within one operator",
-    OTHER: "everything else: small results within a backward, the optimizer's temporaries",
+    WORKING: "results within the backward of one layer",
+    OTHER: "everything else, such as the optimizer's temporaries",
 }
 KEPT = (CODES, EXACT)
 
@@ -82,5 +84,5 @@ def unmarked(block: Block) -> str:
     if block.node is not None:
         # what outlives the function of a node is its result, or a sum of results
         inner = block.function is not None and block.end < block.function.end
-        return OTHER if inner else ACTIVATION_GRADIENTS
+        return WORKING if inner else ACTIVATION_GRADIENTS
     return IN_FLIGHT if block.phase == "forward" else OTHER

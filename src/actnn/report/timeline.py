@@ -131,7 +131,7 @@ class Timeline:
 
 
 def changes(pieces: Iterable[Piece]) -> list[tuple[float, int, Kind]]:
-    """Return (time, bytes, kind) of everything taken and given back, in order; at one time, what is given back first."""
+    """Return (time, bytes, kind) of all that is taken and given back, in order; what is given back comes first."""
     found = []
     for piece in pieces:
         found.append((piece.start, piece.nbytes, (piece.layer, piece.category)))

@@ -64,7 +64,8 @@ class Block:
     """Memory from its allocation to its release (``end`` infinite where it outlives the step).
 
     ``layer`` and ``phase`` tell where it was taken, ``operator`` and ``node`` the spans within which that happened,
-    ``function`` what the node called, ``decoding`` whether to hold decoded values. ``marks`` tells what it was seen to hold, and in which layer.
+    ``function`` what the node called, ``decoding`` whether to hold decoded values. ``marks`` tells what it was seen to
+    hold, and in which layer.
     """
 
     address: int
