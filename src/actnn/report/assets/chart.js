@@ -79,7 +79,7 @@ class Chart {
   render(series, most) {
     Object.assign(this, { series, most: most * 1.1 || 1 });
     this.width = Math.max(280, this.svg.clientWidth || 800);
-    this.height = this.width < 600 ? 190 : 206;
+    this.height = this.width < 600 ? 180 : 184;
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.setAttribute("height", this.height);
     this.svg.setAttribute("aria-label", `${this.title}: memory over the step, ${bytes(this.run.peak.bytes)} at the peak. Arrow keys move through it.`);
@@ -88,7 +88,7 @@ class Chart {
     this.bands = draw(this.svg, "g");
     this.stack = draw(this.svg, "g", { class: "stack" });
     this.areas();
-    this.own = draw(this.svg, "path", { class: "own", "fill-opacity": ".75" });
+    this.own = draw(this.svg, "path", { class: "own", d: "", "fill-opacity": ".75" });
     this.peak();
     this.cursor = draw(this.svg, "line", { class: "cursor", y1: MARGIN.top, y2: this.height - MARGIN.bottom, visibility: "hidden" });
   }

@@ -29,7 +29,7 @@ function figures() {
     figure("With weights, gradients, optimizer", ratio(before + always, after + always), "less", change(before + always, after + always)),
     data.average_bits === null
       ? figure("Codes", "–", "", "this level keeps none")
-      : figure("Codes", data.average_bits.toFixed(2), "bits a value", data.variance === null ? "" : `noise ${scientific(data.variance)} of the squared gradient`),
+      : figure("Codes", data.average_bits.toFixed(2), "bits a value", data.variance === null ? "" : `noise ${scientific(data.variance)} of |gradient|²`),
   );
 }
 
@@ -61,7 +61,9 @@ function timeline(onLayer) {
 
 function legend(drawn, charts) {
   const meanings = new Map(data.categories.map((category) => [category.name, category.meaning]));
-  const used = drawn[0].filter((_, index) => drawn.some((series) => series[index].values.some((held) => held > 0)));
+  // a curve too thin to be seen needs no name
+  const least = Math.max(...charts.map((chart) => chart.run.peak.bytes)) * 1e-3;
+  const used = drawn[0].filter((_, index) => drawn.some((series) => series[index].values.some((held) => held > least)));
   find("legend").replaceChildren(...used.map(({ name, color }) => {
     const entry = make("li", { title: meanings.get(name) ?? "", "data-name": name }, chip(color), name);
     entry.addEventListener("pointerenter", () => charts.forEach((chart) => chart.light(name)));
@@ -83,7 +85,7 @@ function words() {
   find("forecasts").append(
     make("h3", {}, "What other settings would take"),
     make("table", { class: "small" }, make("thead", {}, line(head, "th")), make("tbody", {}, ...rows)),
-    make("p", { class: "note" }, "Computed, not measured: this run's codes scaled to another width, everything else as it was. At L4 codes are on disk; kept is what of them may be in memory."),
+    make("p", { class: "note" }, "Computed, not measured: this run's codes scaled to another width, everything else as it was. At L4 codes are on disk; what of them may be in memory counts in full, so both figures are upper bounds."),
   );
 }
 
@@ -116,7 +118,7 @@ function footer() {
   const { machine } = data;
   const versions = Object.entries(machine.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
   find("footer").append(
-    make("p", {}, `Each kind of training ran in a process of its own: some steps to settle, one measured as the system sees it, one recorded with torch's profiler. Peaks: exact ${agreement(exact)}; compressed ${agreement(compressed)}. Random inputs, fresh weights; times are those of the recording and no benchmark.`),
+    make("p", {}, `Each kind of training ran in a process of its own: some steps to settle, one measured as the system sees it, one recorded with torch's profiler. Peaks: exact ${agreement(exact)}; compressed ${agreement(compressed)}. Replayed is what was allocated; pages that nobody has written yet are not resident. Random inputs, fresh weights; times are those of the recording and no benchmark.`),
     make("p", {}, `${machine.processor}, ${machine.cores} cores, ${machine.memory_gib} GiB; Python ${machine.python}${versions ? `, ${versions}` : ""}.`),
   );
 }

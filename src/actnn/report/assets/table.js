@@ -47,7 +47,7 @@ class LayerTable {
     Object.assign(this, { table, count, onLayer, layers, sorting: { key: "kept_bytes", down: true } });
     for (const layer of layers) {
       layer.code = codeText(layer);
-      layer.ratio = layer.kept_bytes ? layer.exact_bytes / layer.kept_bytes : null;
+      layer.ratio = layer.kept_bytes && layer.exact_bytes ? layer.exact_bytes / layer.kept_bytes : null;
     }
     const mostExact = Math.max(1, ...layers.flatMap((layer) => [layer.exact_bytes, layer.kept_bytes]));
     this.rows = new Map(layers.map((layer) => [layer, this.row(layer, mostExact)]));
