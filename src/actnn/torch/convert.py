@@ -20,6 +20,7 @@ from actnn.core.site import Site
 from actnn.errors import ConfigError, UnsupportedError
 from actnn.torch.layers import COMPRESSED, Compressed, CompressedBatchNorm
 from actnn.torch.memory import KeptBytes
+from actnn.torch.swapping import SwappedActivations
 
 Exact = str | type[nn.Module]
 
@@ -60,7 +61,12 @@ class QModule(nn.Module):
         """Call the wrapped model."""
         session = self._session
         session.forward_begins(self._batch_indices())
-        if not (session.measures_memory and self.training and torch.is_grad_enabled()):
+        if not (self.training and torch.is_grad_enabled()):
+            return self._model(*args, **kwargs)
+        if session.swaps_activations:
+            with SwappedActivations(self._model, session, session.whole_model()):
+                return self._model(*args, **kwargs)
+        if not session.measures_memory:
             return self._model(*args, **kwargs)
         with KeptBytes(self._model) as kept:
             result = self._model(*args, **kwargs)

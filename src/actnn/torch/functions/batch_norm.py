@@ -81,7 +81,9 @@ class Call:
 
         layout, record = session.plan(self.site, *order.rows, family, ranges)
         y = order.unfilled(x)
-        code = backend.normalize(ARRAYS, flat, order.flat(y), channels, normalization, layout, session.key(self.site))
+        buffer = session.store.allocate(ARRAYS, layout.nbytes, flat)
+        key = session.key(self.site)
+        code = backend.normalize(ARRAYS, flat, order.flat(y), channels, normalization, layout, key, buffer)
         if not needed:
             return y
         code = self.site.store(ARRAYS, code)

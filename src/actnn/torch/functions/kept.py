@@ -13,7 +13,7 @@ from torch import Tensor
 
 from actnn import kernels
 from actnn.core import batch_norm as rules
-from actnn.core.format import AFFINE, Family, Layout, Part
+from actnn.core.format import AFFINE, Family, Layout, Part, index_bytes
 from actnn.core.records import OUTPUT, POSITIVE_OUTPUT, Record
 from actnn.core.samples import Floats
 from actnn.core.session import Code
@@ -140,7 +140,8 @@ def encode_mask(x: Tensor, site: Site) -> Kept:
     check_floating(x, site.name)
     site.session.check_open()
     order = Order.of(x, batched=x.dim() > 1)
-    mask = kernels.select(ARRAYS, x).encode_mask(ARRAYS, order.flat(x))
+    buffer = site.session.store.allocate(ARRAYS, index_bytes(*order.rows, 1), x)
+    mask = kernels.select(ARRAYS, x).encode_mask(ARRAYS, order.flat(x), buffer)
     site.keeps(nbytes(mask))
     return Kept(Reading(order), (site.store(ARRAYS, mask),))
 
