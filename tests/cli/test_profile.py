@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module", params=["L3", "L4"])
+@pytest.fixture(scope="module", params=["L3", "L5"])
 def profiled(request, folder):
     """Return the profile of a ResNet-18, large enough for blocks to be mapped on their own."""
     pytest.importorskip("torch")

@@ -55,11 +55,11 @@ def test_what_is_kept_is_what_is_there_when_backward_begins():
 def test_what_a_store_holds_counts_from_sample_to_sample():
     made = Trace()
     made.annotate(trace.PHASE, "forward", 0, 100)
-    made.annotate(trace.OUTSIDE, 500, 10)
-    made.annotate(trace.OUTSIDE, 200, 20)
+    made.annotate(trace.OUTSIDE, "code|500", 10)
+    made.annotate(trace.OUTSIDE, "saved|200", 20)
     found = timeline(made)
     assert found.held_at(15) == [Piece(10, 20, 500, STORE, CODES, "store")]
-    assert [piece.nbytes for piece in found.held_at(50)] == [200]
+    assert [(piece.nbytes, piece.category) for piece in found.held_at(50)] == [(200, EXACT)]
     assert found.peak_bytes == 500
 
 

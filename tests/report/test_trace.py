@@ -103,10 +103,11 @@ def test_what_a_store_took_over_ends_in_the_framework_and_counts_outside():
     made.take(10, 10, 100)
     made.annotate(trace.CODE, 10, 11)
     made.annotate(trace.STORED, 10, 12)
-    made.annotate(trace.OUTSIDE, 100, 12)
+    made.annotate(trace.OUTSIDE, "code|100", 12)
     step = made.read()
     assert [block.end for block in step.blocks] == [12]
-    assert step.outside == [(12, 100)]
+    assert step.outside == [(12, 100, trace.CODE)]
+    assert step.stored == 100
 
 
 def test_memory_of_other_devices_is_left_out():

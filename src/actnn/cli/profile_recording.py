@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actnn.core.session import Session
-from actnn.core.store import Store
+from actnn.core.store import Memory, Store, Swap
 from actnn.report import trace
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ class Recorder:
             with self.span(trace.DECODE, site.name):
                 return timed(site, what, work)
 
-        session.store, session.timed = WatchedStore(store, self), watched
+        mark = trace.CODE if session.policy.compress else trace.SAVED
+        session.store, session.timed = WatchedStore(store, self, mark), watched
         try:
             yield
         finally:
@@ -135,19 +136,24 @@ class Recorder:
     def sample_store(self) -> None:
         """Note how much a store holds in memory of its own, where it tells."""
         if self._session is not None and isinstance(self._session.store, WatchedStore):
-            held = self._session.store.memory_bytes()
-            if held is not None:
-                self.mark(trace.OUTSIDE, held)
+            store = self._session.store
+            if (held := store.memory_bytes()) is not None:
+                self.mark(trace.OUTSIDE, f"{store.mark}{trace.SEPARATOR}{held}")
 
 
 class WatchedStore:
     """A store that marks what it is given."""
 
-    def __init__(self, store: Store, recorder: Recorder) -> None:
-        self._store, self._recorder = store, recorder
+    def __init__(self, store: Store, recorder: Recorder, mark: str) -> None:
+        self._store, self._recorder, self.mark = store, recorder, mark
+
+    def allocate(self, arrays: Any, nbytes: int, like: Any) -> Any:
+        buffer = self._store.allocate(arrays, nbytes, like)
+        self._recorder.sample_store()
+        return buffer
 
     def put(self, arrays: Any, buffer: Any) -> Any:
-        self._recorder.mark_tensor(trace.CODE, buffer)
+        self._recorder.mark_tensor(self.mark, buffer)
         saved = self._store.put(arrays, buffer)
         if saved is not buffer:
             self._recorder.mark_tensor(trace.STORED, buffer)
@@ -159,13 +165,21 @@ class WatchedStore:
         self._recorder.sample_store()
         return buffer
 
+    def step_begins(self) -> None:
+        self._store.step_begins()
+
     def close(self) -> None:
         self._store.close()
 
     def memory_bytes(self) -> int | None:
         """Return what the store holds in memory beyond the framework's own, None where it has none."""
-        statistics = getattr(self._store, "statistics", None)
-        return None if statistics is None else int(statistics().memory_bytes)
+        held = []
+        if isinstance(self._store, Swap):
+            held.append(self._store.statistics().memory_bytes)
+        if isinstance(self._store, Memory) and self._store.slabs is not None:
+            # what waits to be written or was read back lies in slabs too
+            held.append(self._store.slabs.statistics().taken_bytes)
+        return max(held, default=None)
 
 
 def nodes(root: Any) -> Iterator[Any]:

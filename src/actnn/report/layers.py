@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actnn.report.timeline import STORE
+
 # a layer that is not compressed and keeps less than this, statistics of a few channels, is not worth a row
 LEAST_BYTES = 1024
 
@@ -84,5 +86,9 @@ def total_variance(run: Mapping[str, Any]) -> float | None:
 def kept_bytes(run: Mapping[str, Any]) -> int:
     """Return what a contestant keeps for backward, in memory or elsewhere."""
     coded = {row["layer"]: row["kept_bytes"] for row in run.get("rows", ())}
-    rest = sum(nbytes for layer, nbytes in run["kept"].items() if layer not in coded)
+    if not coded:
+        # without accounts of sites, what a store took over and does not hold in memory counts as well
+        held = run["kept"].get(STORE, 0)
+        return sum(run["kept"].values()) - held + max(held, run["stored"])
+    rest = sum(nbytes for layer, nbytes in run["kept"].items() if layer not in coded and layer != STORE)
     return rest + sum(coded.values())

@@ -39,6 +39,7 @@ def summary(step: Step, timeline: Timeline) -> dict[str, Any]:
             "shares": [vars(share) for share in timeline.at_peak()],
         },
         "kept": kept_by_layer(step, timeline),
+        "stored": step.stored,
     }
 
 

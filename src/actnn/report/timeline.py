@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from actnn.report.blocks import CATEGORIES, CODES, Piece
+from actnn.report.blocks import CATEGORIES, CODES, OF_MARKS, Piece
 from actnn.report.trace import Step
 
 Kind = tuple[str, str]
@@ -141,11 +141,11 @@ def changes(pieces: Iterable[Piece]) -> list[tuple[float, int, Kind]]:
 
 
 def outside_pieces(step: Step) -> Iterator[Piece]:
-    """Yield the codes that a store holds in memory of its own, as pieces from one sample to the next."""
-    ends = [time for time, _ in step.outside[1:]] + [max((end for _, end in step.phases.values()), default=0.0)]
-    for (time, nbytes), end in zip(step.outside, ends, strict=False):
+    """Yield what a store holds in memory of its own, as pieces from one sample to the next."""
+    ends = [time for time, *_ in step.outside[1:]] + [max((end for _, end in step.phases.values()), default=0.0)]
+    for (time, nbytes, mark), end in zip(step.outside, ends, strict=False):
         if nbytes:
-            yield Piece(time, end, nbytes, STORE, CODES, "store")
+            yield Piece(time, end, nbytes, STORE, OF_MARKS[mark], "store")
 
 
 def by_category(held: dict[Kind, int]) -> list[int]:

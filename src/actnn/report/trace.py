@@ -85,14 +85,15 @@ class Block:
 class Step:
     """One recorded step: its blocks, when each layer ran, its phases, and samples of what lies outside the framework.
 
-    ``outside`` holds (time, bytes) of codes that a store keeps in memory of its own, which counts from the moment on
-    that they were stored.
+    ``outside`` holds (time, bytes, mark) of what a store keeps in memory of its own, codes or what autograd saved,
+    which counts there from the moment on that it was stored; ``stored`` is all that was taken over from the framework.
     """
 
     blocks: list[Block] = field(default_factory=list)
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
-    outside: list[tuple[float, int]] = field(default_factory=list)
+    outside: list[tuple[float, int, str]] = field(default_factory=list)
+    stored: int = 0
 
 
 def read(trace: Mapping[str, Any]) -> Step:
@@ -224,11 +225,13 @@ class _Sweep:
 
     def _mark(self, span: Span, stack: list[Span]) -> None:
         if span.kind == OUTSIDE:
-            self._step.outside.append((span.start, int(span.value)))
+            mark, _, nbytes = span.value.partition(SEPARATOR)
+            self._step.outside.append((span.start, int(nbytes), mark))
         elif (block := self._live.get(int(span.value))) is None:
             return
         elif span.kind == STORED:
             self._live.pop(block.address).end = span.start
+            self._step.stored += block.nbytes
         else:
             block.marks.setdefault(span.kind or "", innermost_layer(stack, self._layers) or block.layer)
 
