@@ -74,6 +74,16 @@ def test_a_step_is_timed_and_weighed_against_exact_training(capsys, tmp_path):
     assert records["L3"]["step_default"]["seconds"] > 0
 
 
+def test_a_step_of_paddle_is_timed_and_weighed_too(capsys):
+    pytest.importorskip("paddle")
+    pytest.importorskip("actnn.paddle")
+    arguments = ["--framework", "paddle", "--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1"]
+    assert step.main([*arguments, "--threads", "1", "--contestants", "exact,L3"]) == 0
+    exact, compressed = lines(capsys)
+    assert compressed["kept_ratio"] > 8
+    assert compressed["own_bytes"] == exact["own_bytes"]
+
+
 @pytest.mark.parametrize("bad", [["--contestants", "nobody"], ["--allocators", "mine"], ["--batch", "0"]])
 def test_bad_arguments_end_with_exit_code_two(bad, capsys):
     with pytest.raises(SystemExit) as ended:

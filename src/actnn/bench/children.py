@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -157,6 +158,9 @@ def main(argv: Sequence[str]) -> int:
     function, settings, limit, pipe = argv
     # interrupting the parent ends the child too, without a traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # what packages say about themselves would be said once a child; what actnn says matters
+    warnings.filterwarnings("ignore", category=UserWarning)
+    warnings.filterwarnings("default", message="actnn ")
     if int(limit) != NO_LIMIT:
         resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
     with os.fdopen(int(pipe), "w") as messages:

@@ -10,14 +10,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from actnn.bench import limits, resnets, runs
-from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of
+from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
 from actnn.bench.limits import Limits, Scale, add_limits
 from actnn.bench.task import CONTESTANTS, task_of
 from actnn.cli.arguments import at_least
 
 WANTED = ("exact", "checkpoint", "L3", "L4", "L5")
 DIMENSIONS = ("depth", "width", "resolution")
-EXAMPLE = "actnn bench maxmodel --dimensions depth,width --batch 8 --memory-limit 4GB --contestants exact,L3"
+EXAMPLE = "actnn bench maxmodel --dimensions depth,width --batch 16 --memory-limit 6GB --contestants exact,L3"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,8 +36,9 @@ def parse(argv: Sequence[str]) -> Namespace:
         help=f"what grows: of {', '.join(DIMENSIONS)} (default: all)",
     )
     add_training(parser, contestants=[name for name in WANTED if name in CONTESTANTS], model=None)
-    parser.add_argument("--batch", type=at_least(1), default=8)
-    add_limits(parser, "4GB")
+    parser.add_argument("--batch", type=at_least(1), default=16, help="default: 16")
+    parser.add_argument("--size", type=size, help="of an image where depth or width grows (default: 224)")
+    add_limits(parser, "6GB")
     add_recording(parser)
     return parser.parse_args(argv)
 

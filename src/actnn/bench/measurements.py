@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,7 @@ def memory(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     task = Task.of(settings["task"])
     # a tiny model first: what the framework allocates once is not the model's
     step(trainee(smallest(task), settings["contestant"]))
+    gc.collect()
     empty = resident("VmRSS")
     trained = trainee(task, settings["contestant"])
     for _ in range(WARM_UP_STEPS):

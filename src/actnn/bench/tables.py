@@ -14,7 +14,7 @@ from typing import Any
 from actnn.bench import accuracies, harness
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
-from actnn.bench.task import CHECKPOINT, EXACT
+from actnn.bench.task import CHECKPOINT, EXACT, VARIANTS
 from actnn.errors import ConfigError
 
 Record = dict[str, Any]
@@ -59,7 +59,7 @@ def table(name: str, results: Path) -> str:
 def step(records: Sequence[Record]) -> Table:
     """Return the table of ``bench step``: one row a model and contestant."""
     newest: Mapping[tuple[Any, ...], Record] = {
-        (record["model"], record["batch"], record["size"], trainer(record)): record for record in records
+        (model_of(record), record["batch"], record["size"], trainer(record)): record for record in records
     }
     heading = [
         "model, batch, size",
@@ -96,8 +96,9 @@ def trainer(record: Record) -> str:
     if name in (EXACT, CHECKPOINT):
         return name
     # records of an earlier form name the level apart
-    level = record.get("level", name)
-    return f"**actnn {level}**" if record["bits"] is None else f"**actnn {level}, {record['bits']:g} bits**"
+    words = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
+    words += [f"{variant}={record[variant]}" for variant in VARIANTS if variant in record]
+    return f"**actnn {', '.join(words)}**"
 
 
 def variance(records: Sequence[Record]) -> Table:
@@ -132,7 +133,7 @@ def convergence(records: Sequence[Record]) -> Table:
 
 def memory(records: Sequence[Record]) -> Table:
     """Return the table of ``bench memory``: one row a model, batch and contestant, in GiB as the paper counts."""
-    newest = {(record["model"], record["size"], record["batch"], trainer(record)): record for record in records}
+    newest = {(model_of(record), record["size"], record["batch"], trainer(record)): record for record in records}
     heading = ["model, image", "batch", "training", "activations", "", "total", "", ""]
     rows = []
     for (model, size, batch, name), record in newest.items():
@@ -193,7 +194,13 @@ def maxmodel(records: Sequence[Record]) -> Table:
 
 def place(record: Record) -> tuple[str]:
     """Return what contestants are compared in, as words."""
-    return (f"{record['model']}, {record['size']}, {limit(record)}",)
+    return (f"{model_of(record)}, {record['size']}, {limit(record)}",)
+
+
+def model_of(record: Record) -> str:
+    """Return the model of a record, with its framework unless that is torch."""
+    framework = record.get("framework", "torch")
+    return record["model"] if framework == "torch" else f"{record['model']} ({framework})"
 
 
 def limit(record: Record) -> str:
