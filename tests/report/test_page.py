@@ -183,5 +183,5 @@ def test_a_level_without_codes_has_a_page_too(tmp_path):
     given = profile()
     empty = {"rows": [], "average_bits": None, "sensitivity": {}, "variance": {}, "squared_norms": {}, "forecasts": []}
     given["compressed"] |= empty
-    found = visit(page.html(given, None), "return document.querySelectorAll('.figure').length;", tmp_path)
-    assert found == 4
+    script = "return [...document.querySelectorAll('.caption b')].map((title) => title.textContent);"
+    assert visit(page.html(given, None), script, tmp_path) == ["Exact training", "actnn L3"]

@@ -126,8 +126,9 @@ def saving(exact: Mapping[str, Any], run: Mapping[str, Any], settings: Mapping[s
     on_disk = f", {readable(swapped)} of it on disk" if swapped else ""
     always = sum(run["always_there"].values())
     totals = always + peaks[0], always + peaks[1]
+    width = "" if run["average_bits"] is None else f" at {settings['bits']:g} bits"
     return (
-        f"{settings['level']} at {settings['bits']:g} bits keeps {readable(kept[1])} for backward instead of "
+        f"{settings['level']}{width} keeps {readable(kept[1])} for backward instead of "
         f"{readable(kept[0])} ({times(*kept)}){on_disk}. The peak of a step falls from {readable(peaks[0])} to "
         f"{readable(peaks[1])} ({times(*peaks)}); with weights, gradients and the optimizer's state, from "
         f"{readable(totals[0])} to {readable(totals[1])} ({times(*totals)})."

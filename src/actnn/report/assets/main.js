@@ -2,14 +2,15 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const { exact, compressed } = data.runs;
 const { settings } = data;
 const find = (id) => document.getElementById(id);
-const TITLES = { exact: "Exact training", compressed: `actnn ${settings.level}, ${settings.bits} bits` };
+const LEVEL = data.average_bits === null ? settings.level : `${settings.level}, ${settings.bits} bits`;
+const TITLES = { exact: "Exact training", compressed: `actnn ${LEVEL}` };
 const MOST_SHARES = 8;
 
 function masthead() {
   find("model").textContent = settings.model;
   const versions = data.machine.versions ?? {};
   const torch = versions.torch ? ` · torch ${versions.torch}` : "";
-  find("settings").textContent = `batch ${settings.batch} · input ${settings.input.join("×")} · level ${settings.level}, ${settings.bits} bits${torch} · ${data.machine.date}`;
+  find("settings").textContent = `batch ${settings.batch} · input ${settings.input.join("×")} · level ${LEVEL}${torch} · ${data.machine.date}`;
 }
 
 function figure(name, value, unit, detail, first = false) {
@@ -79,7 +80,7 @@ function words() {
   const line = (texts, tag) => make("tr", {}, ...texts.map((text, index) => make(tag, { class: index ? "figure-cell" : "" }, text)));
   const rows = [
     line(["exact (replayed)", bytes(exact.kept_bytes), bytes(exact.peak.bytes), ""], "td"),
-    line([`${settings.level}, ${settings.bits} bits (this run)`, bytes(compressed.kept_bytes), bytes(compressed.peak.bytes), ratio(exact.peak.bytes, compressed.peak.bytes)], "td"),
+    line([`${LEVEL} (this run)`, bytes(compressed.kept_bytes), bytes(compressed.peak.bytes), ratio(exact.peak.bytes, compressed.peak.bytes)], "td"),
     ...data.forecasts.filter((found) => found.level !== settings.level || found.bits !== settings.bits).map((found) => line([`${found.level}, ${found.bits} bits`, bytes(found.kept_bytes), bytes(found.peak_bytes), ratio(exact.peak.bytes, found.peak_bytes)], "td")),
   ];
   find("forecasts").append(
