@@ -42,6 +42,9 @@ COMMANDS = {
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
     "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),
     "bench maxmodel": Command("actnn.bench.maxmodel:main", "find the largest model under a memory limit"),
+    "bench fragmentation": Command(
+        "actnn.bench.fragmentation:main", "compare what is resident with what lives, over changing shapes"
+    ),
     "bench tables": Command("actnn.bench.tables:main", "write committed records as tables into a Markdown file"),
     "bench plots": Command("actnn.bench.pictures:main", "draw committed records"),
 }
