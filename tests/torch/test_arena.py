@@ -22,8 +22,6 @@ from actnn.core import slabs, store
 from actnn.core.slabs import SlabStatistics
 
 MB = 2**20
-# with codes in memory, and with codes on disk
-PLAIN_AND_IN_SLABS = {"L2": "L2", "L3": "L3", "L4": "L5"}
 
 
 @pytest.fixture(autouse=True)
