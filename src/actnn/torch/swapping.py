@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -61,9 +62,12 @@ class SwappedActivations(saved_tensors_hooks):
         if self._stays(x):
             return Left(x, x._version)
         tag = self._session.tags.current(tags.place(x), x._version)
-        if tag.kept is None:
-            tag.kept = self._swapped(x)
-        return tag.kept
+        kept = None if tag.kept is None else tag.kept()
+        if kept is None:
+            kept = self._swapped(x)
+            # weakly: a tensor that outlives the step, as a batch may, has its copy no longer than autograd needs it
+            tag.kept = weakref.ref(kept)
+        return kept
 
     def _stays(self, x: Tensor) -> bool:
         if x.layout is not torch.strided or x.is_quantized or x.is_nested:
