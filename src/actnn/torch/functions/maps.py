@@ -14,13 +14,11 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.allocation.sensitivity import Transfer, convolution_coefficient, linear_coefficient
+from actnn.core.kept import Kept
+from actnn.core.layers.maps import energy_of, few, normalize, transfer_of
 from actnn.core.site import Site
-from actnn.torch.functions.kept import Kept, first_order, on_host
-from actnn.torch.tensors import Order
-
-# positions over which the statistics of a layer's transfer are averaged, and the variance of a channel that has none
-ENOUGH_POSITIONS = 2048
-LEAST_VARIANCE = 1e-12
+from actnn.torch.functions.kept import first_order
+from actnn.torch.tensors import ARRAYS
 
 
 @dataclass(frozen=True)
@@ -59,14 +57,14 @@ class Convolution:
         """Return how noise in the gradient of ``y`` reaches that of the weight."""
         positions = math.prod(y.shape[2:])
         with exactly(y):
-            x, y = (few(values, positions).float() for values in (x, y))
-            normalized = normalize(y, [0, *range(2, y.dim())])
+            x, y = (few(ARRAYS, values, positions) for values in (x, y))
+            normalized = normalize(ARRAYS, y, [0, *range(2, y.dim())])
             aligned = self.parameter_gradients(normalized, x, weight.float(), False)[0]
             if self.transposed:
                 aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
             rows = aligned.flatten(1) / max(1, len(y) * positions)
         share = self.coefficient(tuple(x.shape[2:]), tuple(y.shape[2:]), tuple(weight.shape[2:]))
-        return transfer_of(rows, share * energy_of(x))
+        return transfer_of(ARRAYS, rows, share * energy_of(x))
 
     def input_gradient(self, grad: Tensor, weight: Tensor, space: tuple[int, ...]) -> Tensor:
         """Return the gradient of an input that extends over ``space``: the opposite convolution, of no activation."""
@@ -125,7 +123,7 @@ class ConvolutionFunction(Function):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of weight and bias, summed over parts of the batch."""
         grad_weight = grad_bias = None
-        for part, x in decoded(ctx, grad, saved):
+        for part, x in ctx.reading.parts(ctx.site, saved, grad):
             of_weight, of_bias = ctx.convolution.parameter_gradients(part, x, weight, need_bias)
             grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
         return grad_weight, grad_bias
@@ -157,7 +155,7 @@ class LinearFunction(Function):
     def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor | None:
         """Return the gradient of the weight, summed over parts of the batch."""
         grad_weight = None
-        for part, x in decoded(ctx, grad, saved):
+        for part, x in ctx.reading.parts(ctx.site, saved, grad):
             grad_weight = added(grad_weight, rows(part).T @ rows(x))
         return grad_weight
 
@@ -165,9 +163,9 @@ class LinearFunction(Function):
 def transfer(x: Tensor, y: Tensor) -> Transfer:
     """Return how noise in the gradient of a linear layer's output reaches that of its weight."""
     with exactly(y):
-        x, y = (rows(few(values, math.prod(values.shape[1:-1]))).float() for values in (x, y))
-        aligned = normalize(y, [0]).T @ x / max(1, len(y))
-    return transfer_of(aligned, energy_of(x))
+        x, y = (rows(few(ARRAYS, values, math.prod(values.shape[1:-1]))) for values in (x, y))
+        aligned = normalize(ARRAYS, y, [0]).T @ x / max(1, len(y))
+    return transfer_of(ARRAYS, aligned, energy_of(x))
 
 
 @contextmanager
@@ -177,45 +175,10 @@ def exactly(y: Tensor) -> Iterator[None]:
         yield
 
 
-def transfer_of(rows_of_channels: Tensor, patch: float) -> Transfer:
-    """Return a transfer from mean(x̂ h) of each channel and the energy of a patch."""
-    return Transfer(on_host(rows_of_channels.square().sum(1)), patch)
-
-
-def few(values: Tensor, positions: int) -> Tensor:
-    """Return as many samples as have enough positions to average over."""
-    return values[: -(-ENOUGH_POSITIONS // max(1, positions))]
-
-
-def normalize(y: Tensor, axes: list[int]) -> Tensor:
-    """Return a tensor with mean 0 and variance 1 along some axes."""
-    variance, mean = torch.var_mean(y, axes, correction=0, keepdim=True)
-    return (y - mean) * (variance + LEAST_VARIANCE).rsqrt()
-
-
-def energy_of(x: Tensor) -> float:
-    """Return the mean squared norm of a sample."""
-    return float(x.detach().float().square().sum()) / max(1, len(x))
-
-
 def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
     """Save the weight, and of the input what is kept of it."""
     ctx.reading = None if kept is None else kept.reading
     ctx.save_for_backward(weight, *(() if kept is None else kept.tensors))
-
-
-def pieces(site: Site, order: Order, grad: Tensor) -> list[range]:
-    """Return the parts of the batch in which an activation of this order is worked on."""
-    samples, elements = order.rows
-    return site.session.pieces(samples, samples * elements * grad.element_size())
-
-
-def decoded(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the gradient of the output and the decoded input, part by part."""
-    order = ctx.reading.order
-    for samples in pieces(ctx.site, order, grad):
-        part = grad[samples.start : samples.stop] if order.batched else grad
-        yield part, ctx.reading.value(ctx.site, saved, grad.dtype, samples)
 
 
 def added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
