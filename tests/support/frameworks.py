@@ -186,6 +186,10 @@ class Framework(ABC):
         """Return a leaf with the values of an array; ``gradient`` says whether a gradient is wanted of it."""
 
     @abstractmethod
+    def parameter(self, values: Array) -> Tensor:
+        """Return a parameter that belongs to no layer yet."""
+
+    @abstractmethod
     def array(self, tensor: Tensor) -> Array:
         """Return a tensor's values; types that numpy does not have become float32."""
 

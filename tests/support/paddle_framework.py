@@ -88,6 +88,11 @@ class Paddle(Framework):
     def tensor(self, values, gradient=False):
         return paddle.to_tensor(np.array(values), stop_gradient=not gradient)
 
+    def parameter(self, values):
+        parameter = paddle.create_parameter(list(values.shape), str(values.dtype))
+        parameter.set_value(values)
+        return parameter
+
     def array(self, tensor):
         tensor = tensor.detach()
         return (tensor.astype("float32") if tensor.dtype == paddle.bfloat16 else tensor).numpy()

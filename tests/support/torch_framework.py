@@ -78,6 +78,9 @@ class Torch(Framework):
     def tensor(self, values, gradient=False):
         return torch.from_numpy(np.array(values)).requires_grad_(gradient)
 
+    def parameter(self, values):
+        return nn.Parameter(torch.from_numpy(values))
+
     def array(self, tensor):
         tensor = tensor.detach()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
