@@ -1,0 +1,38 @@
+"""The PaddlePaddle front end; ``import actnn.paddle as actnn`` offers all that ``import actnn`` offers for torch."""
+
+from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
+from actnn.errors import (
+    ActnnError,
+    BudgetError,
+    ConfigError,
+    DemandError,
+    FormatError,
+    SessionError,
+    ShapeError,
+    SwapError,
+    UnsupportedError,
+)
+from actnn.paddle.convert import QModule
+from actnn.paddle.layers import *  # noqa: F403
+from actnn.paddle.layers import ALIASES, LAYERS
+
+globals().update(ALIASES)
+
+__all__ = [
+    "ActnnError",
+    "BudgetError",
+    "ConfigError",
+    "DemandError",
+    "FormatError",
+    "QBNScheme",
+    "QModule",
+    "QScheme",
+    "SessionError",
+    "ShapeError",
+    "SwapError",
+    "UnsupportedError",
+    "config",
+    "set_optimization_level",
+    *(layer.__name__ for layer in LAYERS),
+    *ALIASES,
+]

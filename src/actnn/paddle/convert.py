@@ -1,0 +1,94 @@
+"""QModule: one line converts a model, in place, and one call undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle import distributed as dist
+
+from actnn.core.conversion import Exact, Patterns, Wrapper, check_layers, choose
+from actnn.core.memory import parse_memory
+from actnn.core.session import Session
+from actnn.core.settings import config
+from actnn.errors import UnsupportedError
+from actnn.paddle.layers import COMPRESSED
+from actnn.paddle.memory import KeptBytes
+
+
+class QModule(Wrapper, nn.Layer):
+    """A model whose layers keep codes instead of activations.
+
+    The wrapper shares the model's own dictionaries of parameters, buffers and sublayers: names, state_dict keys and
+    everything that walks the tree see the plain model. All other attributes are the wrapped model's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        *,
+        level: str | None = None,
+        exact: Sequence[Exact] = (),
+        seed: int = 0,
+        memory: str | float | None = None,
+    ) -> None:
+        nn.Layer.__init__(self)
+        check_model(model)
+        stream = dist.get_rank() if dist.is_initialized() else 0
+        session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
+        layers = list(model.named_sublayers(include_self=True))
+        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Layer)))
+        own = self.__dict__
+        for shared in ("_parameters", "_buffers", "_sub_layers", "_non_persistable_buffer_names_set"):
+            own[shared] = model.__dict__[shared]
+        # the flag is the model's, reached like its other attributes
+        del own["training"]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the wrapped model."""
+        session = self._session
+        session.forward_begins(self._batch_indices())
+        if not (session.measures_memory and self.training and paddle.is_grad_enabled()):
+            return self._model(*args, **kwargs)
+        with KeptBytes(self._model) as kept:
+            result = self._model(*args, **kwargs)
+        session.all_kept(kept.total)
+        return result
+
+    def _indices(self, given: Any, num_samples: int | None) -> Any:
+        return super()._indices(given.numpy() if isinstance(given, Tensor) else given, num_samples)
+
+    def set_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the plain model's state."""
+        return self._model.set_state_dict(*args, **kwargs)
+
+    # Paddle's other names for it
+    set_dict = load_dict = set_state_dict
+
+    def train(self) -> QModule:
+        """Switch this model, and no other, to training."""
+        self._model.train()
+        return self
+
+    def eval(self) -> QModule:
+        """Switch this model, and no other, to evaluation."""
+        self._model.eval()
+        return self
+
+    def __repr__(self) -> str:
+        # a model that is a single layer has no sublayers to show
+        return super().__repr__() if self._sub_layers else f"QModule({self._model!r})"
+
+
+def check_model(model: Any) -> None:
+    """Raise a typed error unless ``model`` can be converted."""
+    if not isinstance(model, nn.Layer):
+        raise UnsupportedError(f"QModule was given a {type(model).__name__}: expected a paddle.nn.Layer.")
+    if not paddle.in_dynamic_mode():
+        raise UnsupportedError(
+            "Paddle is in static graph mode, where nothing can be kept as codes: expected dynamic mode. "
+            "Call paddle.disable_static() before building the model."
+        )
+    check_layers(model, model.named_sublayers(include_self=True))

@@ -1,0 +1,61 @@
+"""Piecewise linear activations and dropout, which keep one bit an element or less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle import Tensor
+from paddle.nn import functional as F
+
+from actnn.core.kept import encode_mask
+from actnn.core.layers.activation import Call
+from actnn.paddle.functions.kept import Function, first_order, forward
+from actnn.paddle.tensors import ARRAYS
+
+
+class ActivationFunction(Function):
+    """An activation that reads its mask from a code: its own, or that of whoever produced its input."""
+
+    @staticmethod
+    @forward
+    def forward(ctx: Any, x: Tensor, call: Call) -> Tensor:
+        y = call.function(x)
+        if call.kept is None:
+            call.kept = call.code(y)
+        ctx.below, ctx.reading, ctx.readers = call.below, call.kept.reading, call.readers
+        ctx.save_for_backward(call.kept.tensors[0])
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (mask,) = ctx.saved_tensor()
+        if ctx.readers is not None:
+            ctx.site.confirm(ctx.readers)
+        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below)
+
+
+class DropoutFunction(Function):
+    """``F.dropout`` in training that keeps one bit an element; draws exactly what Paddle's own would."""
+
+    @staticmethod
+    @forward
+    def forward(ctx: Any, x: Tensor, probability: float, axis: Any, upscale: bool, inplace: bool) -> Tensor:
+        chosen = F.dropout(paddle.ones_like(x), probability, axis, mode="downscale_in_infer")
+        mask = encode_mask(ARRAYS, chosen, ctx.site)
+        rest = 1.0 - probability if upscale else 1.0
+        ctx.factor = 0.0 if probability == 1.0 else 1.0 / rest
+        ctx.reading = mask.reading
+        ctx.save_for_backward(*mask.tensors)
+        y = x.multiply_(chosen) if inplace else x * chosen
+        if rest in (0.0, 1.0):
+            return y
+        # as Paddle rounds it: a quotient for all elements, a product where whole axes are dropped
+        return y.divide_(paddle.full([1], rest, y.dtype)) if axis is None else y.scale_(1.0 / rest)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (mask,) = ctx.saved_tensor()
+        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0)
