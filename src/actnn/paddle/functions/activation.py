@@ -10,7 +10,7 @@ from paddle.nn import functional as F
 
 from actnn.core.kept import encode_mask
 from actnn.core.layers.activation import Call
-from actnn.paddle.functions.kept import Function, first_order, forward
+from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS
 
 
@@ -24,13 +24,13 @@ class ActivationFunction(Function):
         if call.kept is None:
             call.kept = call.code(y)
         ctx.below, ctx.reading, ctx.readers = call.below, call.kept.reading, call.readers
-        ctx.save_for_backward(call.kept.tensors[0])
+        save(ctx, call.kept.tensors[0])
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (mask,) = ctx.saved_tensor()
+        (mask,) = saved(ctx)
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
         return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below)
@@ -47,7 +47,7 @@ class DropoutFunction(Function):
         rest = 1.0 - probability if upscale else 1.0
         ctx.factor = 0.0 if probability == 1.0 else 1.0 / rest
         ctx.reading = mask.reading
-        ctx.save_for_backward(*mask.tensors)
+        save(ctx, *mask.tensors)
         y = x.multiply_(chosen) if inplace else x * chosen
         if rest in (0.0, 1.0):
             return y
@@ -57,5 +57,5 @@ class DropoutFunction(Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (mask,) = ctx.saved_tensor()
+        (mask,) = saved(ctx)
         return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0)

@@ -10,7 +10,7 @@ from paddle import Tensor
 from paddle import distributed as dist
 
 from actnn.core.normalizing import Call, gradients
-from actnn.paddle.functions.kept import Function, Inputs, first_order, forward
+from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS
 
 
@@ -23,7 +23,7 @@ class BatchNormFunction(Function):
         y = call.normalize(x, weight, bias)
         ctx.state, ctx.inputs = call.backward, Inputs(x, weight, bias)
         if any(ctx.inputs.needed[:2]):
-            ctx.save_for_backward(*call.saved)
+            save(ctx, *call.saved)
             call.account()
         else:
             # only beta learns, which needs no code: later readers make their own
@@ -35,7 +35,7 @@ class BatchNormFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not any(ctx.inputs.needed[:2]):
             return ctx.inputs.gradients(None, None, over_channels(grad, ctx.state.order.channels_last))
-        found = gradients(ctx.state, ctx.saved_tensor(), grad, ctx.inputs.needed, rectified=False)
+        found = gradients(ctx.state, saved(ctx), grad, ctx.inputs.needed, rectified=False)
         return ctx.inputs.gradients(*found)
 
 
@@ -58,14 +58,14 @@ class FixedBatchNormFunction(Function):
         kept = x if ctx.inputs.needed[1] else None
         if kept is not None:
             ctx.site.keeps(ARRAYS.nbytes(x))
-        ctx.save_for_backward(None if kept is None else kept.detach(), weight, mean, inverse)
+        save(ctx, None if kept is None else kept.detach(), weight, mean, inverse)
         return exact(x)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.inputs.needed
-        x, weight, mean, inverse = ctx.saved_tensor()
+        x, weight, mean, inverse = saved(ctx)
         slope = inverse if weight is None else weight.detach() * inverse
         last = ctx.channels_last
         grad_x = grad * along_channels(slope, grad, last) if need_x else None

@@ -6,12 +6,14 @@ NOTE [PyLayer]
 2. A gradient has the dtype of its tensor: Paddle does not cast it.
 3. Paddle drops a context after its backward, whatever ``retain_graph`` says, and a second backward through it would end
    the process. A hook on the output, which runs first, tells so instead.
+4. ``paddle.grad`` with respect to some of the tensors that a loss depends on fails in Paddle itself where a PyLayer has
+   several: it wants None for the others, and nothing tells a backward which they are.
+5. A saved None would be given to saved-tensor hooks.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -64,14 +66,11 @@ class Once:
 
     def __call__(self, grad: Tensor) -> None:
         if self.passed:
-            message = (
-                f"backward ran a second time through {self.name!r}: Paddle frees what a PyLayer keeps in the first one, "
+            raise UnsupportedError(
+                f"backward ran a second time through {self.name!r}: Paddle frees what a PyLayer keeps in the first, "
                 "whatever retain_graph says. Add losses up and call backward once, or leave this layer exact with "
                 f"QModule(model, exact=[{self.name!r}])."
             )
-            # Paddle replaces what a hook raises by an error of its own
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
-            raise UnsupportedError(message)
 
 
 def forward(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -103,6 +102,13 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def saved(ctx: Any) -> Sequence[Tensor | None]:
-    """Return what a forward saved."""
-    return ctx.saved_tensor()
+def save(ctx: Any, *tensors: Tensor | None) -> None:
+    """Let autograd keep some tensors, None among them (rule 5)."""
+    ctx.present = tuple(tensor is not None for tensor in tensors)
+    ctx.save_for_backward(*(tensor for tensor in tensors if tensor is not None))
+
+
+def saved(ctx: Any) -> list[Tensor | None]:
+    """Return what ``save`` was given."""
+    kept = iter(ctx.saved_tensor())
+    return [next(kept) if present else None for present in ctx.present]

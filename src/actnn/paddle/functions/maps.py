@@ -18,9 +18,12 @@ from actnn.allocation.sensitivity import Transfer, convolution_coefficient, line
 from actnn.core.kept import Kept
 from actnn.core.layers.maps import energy_of, few, normalize, transfer_of
 from actnn.paddle.functions.batch_norm import over_channels
-from actnn.paddle.functions.kept import Function, Inputs, first_order, forward
+from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.padding import Padding
 from actnn.paddle.tensors import ARRAYS, NAMES
+
+# by rank, and whether channels are last
+FORMATS = {(2, False): "NCHW", (2, True): "NHWC", (3, False): "NCDHW", (3, True): "NDHWC"}
 
 
 @dataclass(frozen=True)
@@ -117,19 +120,19 @@ class ConvolutionFunction(Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, convolution: Convolution
     ) -> Tensor:
         ctx.convolution, ctx.shape, ctx.inputs = convolution, tuple(x.shape), Inputs(x, weight, bias)
-        save(ctx, weight, kept)
+        save_map(ctx, weight, kept)
         return convolution.forward(x, weight, bias)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.inputs.needed
-        weight, *saved = ctx.saved_tensor()
+        weight, *kept = saved(ctx)
         weight, convolution = weight.detach().astype(grad.dtype), ctx.convolution
         grad_x = grad_weight = None
         if need_weight:
             parts = []
-            for part, x in ctx.reading.parts(ctx.site, saved, grad):
+            for part, x in ctx.reading.parts(ctx.site, kept, grad):
                 of_x, of_weight = convolution.gradients(part, x, weight)
                 parts.append(of_x if need_x else None)
                 grad_weight = added(grad_weight, of_weight)
@@ -157,17 +160,17 @@ class LinearFunction(Function):
     @forward
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None) -> Tensor:
         ctx.inputs = Inputs(x, weight, bias)
-        save(ctx, weight, kept)
+        save_map(ctx, weight, kept)
         return F.linear(x, weight, bias)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.inputs.needed
-        weight, *saved = ctx.saved_tensor()
+        weight, *kept = saved(ctx)
         grad_weight = None
         if need_weight:
-            for part, x in ctx.reading.parts(ctx.site, saved, grad):
+            for part, x in ctx.reading.parts(ctx.site, kept, grad):
                 grad_weight = added(grad_weight, paddle.matmul(rows(x), rows(part), transpose_x=True))
             ctx.reading.observe(ctx.site, grad, lambda: linear_coefficient(math.prod(grad.shape[1:-1])))
         grad_bias = rows(grad).sum(0) if need_bias else None
@@ -183,10 +186,10 @@ def transfer(x: Tensor, y: Tensor) -> Transfer:
         return transfer_of(ARRAYS, aligned, energy_of(x))
 
 
-def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
+def save_map(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
     """Save the weight, and of the input what is kept of it."""
     ctx.reading = None if kept is None else kept.reading
-    ctx.save_for_backward(weight, *(() if kept is None else kept.tensors))
+    save(ctx, weight, *(() if kept is None else kept.tensors))
 
 
 def added(total: Tensor | None, part: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from paddle import _C_ops as operators
 
 from actnn import kernels
 from actnn.kernels.contract import Pool
-from actnn.paddle.functions.kept import Function, first_order, forward
+from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS, NAMES, PaddleOrder
 
 
@@ -26,7 +26,7 @@ class MaxPoolFunction(Function):
         ctx.pooled = PaddleOrder((pool.samples, *space), pool.channels_last)
         y = ctx.pooled.unfilled(x)
         planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool)
-        ctx.save_for_backward(ctx.site.store(ARRAYS, planes))
+        save(ctx, ctx.site.store(ARRAYS, planes))
         # exact training keeps its input and its output
         ctx.site.keeps(ARRAYS.nbytes(planes), ARRAYS.nbytes(y))
         return y
@@ -34,7 +34,7 @@ class MaxPoolFunction(Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (planes,) = ctx.saved_tensor()
+        (planes,) = saved(ctx)
         backend, planes = kernels.select(ARRAYS, grad), ctx.site.session.store.get(ARRAYS, planes)
         return ctx.order.shaped(backend.max_pool_backward(ARRAYS, planes, ctx.pooled.flat(grad), ctx.pool))
 
