@@ -185,6 +185,24 @@ def test_a_gradient_that_is_not_finite_tells_nothing_of_what_batch_norm_hands_do
     assert (norm.handed_down, owner.planner.handed_down) == (None, before)
 
 
+@pytest.mark.parametrize("before", range(4))
+def test_what_is_handed_down_is_found_anew_once_the_layer_below_was_measured_anew(before: int):
+    owner = session()
+    # a site's number must not decide whether it ever meets a step in which gradients are measured
+    below, *_, norm = *sites(owner, 1 + before), *sites(owner, batch_norm=True)
+    norm.below = below
+    options = {"learns": True, "masked": False, "sides": False}
+    found = []
+    for aligned in (1.0, 4.0):
+        below.transfer = Transfer(np.full(3, aligned), 0.0)
+        for _ in range(3):
+            owner.forward_begins()
+            channels = (np.ones(3), np.ones(3))
+            owner.planner.observe_batch_norm(code(norm), norm, np.ones(SAMPLES), 1.0, lambda c=channels: c, **options)
+        found.append(norm.handed_down)
+    assert found == pytest.approx([1.0, 4.0])
+
+
 def test_a_step_after_an_overflow_teaches_again():
     owner = session()
     (site,) = sites(owner)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import pickle
-import signal
-import time
 import weakref
 from copy import deepcopy
 
 import numpy as np
 import pytest
+from patience import PATIENCE, nothing_hangs, until  # noqa: F401
 
 from actnn.core import store
 from actnn.core.policy import Config
@@ -20,21 +19,6 @@ from actnn.errors import ConfigError, SwapError
 from actnn.kernels.numpy_arrays import NumpyArrays
 
 ARRAYS = NumpyArrays()
-PATIENCE = 20.0
-
-
-@pytest.fixture(autouse=True)
-def nothing_hangs():
-    """Let a test that waits for ever fail instead."""
-
-    def fail(*_):
-        raise TimeoutError("this test waits for something that does not happen")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -48,15 +32,6 @@ def swap(tmp_path, monkeypatch):
 
 def content(seed, size=2 * LEAST_BYTES):
     return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
-
-
-def until(condition):
-    """Wait for what a background thread will do."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("what was waited for did not happen")
-        time.sleep(0.001)
 
 
 def emptied(swap):

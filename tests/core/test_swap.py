@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import tracemalloc
 import warnings
 import weakref
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE, nothing_hangs, until  # noqa: F401
 
 import actnn
 from actnn.core.swap import SwapStore, engine, file
@@ -29,23 +29,8 @@ from actnn.core.swap.ledger import Ledger
 from actnn.core.swap.places import PAGE, Places, pages
 from actnn.errors import ActnnError, ConfigError, SwapError, UnsupportedError
 
-PATIENCE = 20.0
 THREAD = "actnn-swap"
 KB = 1024
-
-
-@pytest.fixture(autouse=True)
-def nothing_hangs():
-    """Let a test that waits for ever fail instead."""
-
-    def fail(*_):
-        raise TimeoutError("this test waits for something that does not happen")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -65,15 +50,6 @@ def put_all(store, count, size=8 * KB):
 
 def check(store, number, seed, size=8 * KB):
     np.testing.assert_array_equal(store.get(number), content(seed, size))
-
-
-def until(condition):
-    """Wait for what a background thread will do."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("what was waited for did not happen")
-        time.sleep(0.001)
 
 
 def filed(store):

@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from copy import deepcopy
 import pytest
 import torch
 from adaptive_networks import NETWORKS, loss_of, pictures
+from patience import PATIENCE, nothing_hangs, until  # noqa: F401
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_layers import compressed, same
@@ -27,22 +27,7 @@ from actnn.bench.memory import resident
 from actnn.core import store
 from actnn.core.swap import engine, file
 
-PATIENCE = 20.0
 MB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def nothing_hangs():
-    """Let a test that waits for ever fail instead."""
-
-    def fail(*_):
-        raise TimeoutError("this test waits for something that does not happen")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)
@@ -134,15 +119,6 @@ def check_like_l3(network: nn.Module, step: Callable = take_step, steps: int = 4
 
 def statistics(model: actnn.QModule):
     return model._session.store.statistics()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what a background thread will do."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("what was waited for did not happen")
-        time.sleep(0.001)
 
 
 def check_empty(model: actnn.QModule) -> None:

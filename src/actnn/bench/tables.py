@@ -65,7 +65,9 @@ def step(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         "peak",
     ]
     rows = []
-    for (model, batch, size, name), record in newest.items():
+    # all contestants of a model side by side, whenever they were measured
+    models = list(dict.fromkeys(key[:3] for key in newest))
+    for (model, batch, size, name), record in sorted(newest.items(), key=lambda entry: models.index(entry[0][:3])):
         rows.append(
             [
                 f"{model}, {batch}, {size}",

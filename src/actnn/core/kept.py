@@ -44,13 +44,12 @@ class Reading:
         return self.layout is not None and not self.normalized and self.part is Part.WHOLE
 
     def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range) -> Array:
-        """Return some samples of the activation."""
+        """Return some samples of the activation, ``saved`` beginning with the buffer itself."""
         tensors = self.order.tensors
         if self.layout is None:
             return tensors.cast(saved[0][samples.start : samples.stop] if self.order.batched else saved[0], dtype)
         affine = self._affine(*saved) if self.normalized else None
-        buffer = site.session.store.get(tensors, saved[0])
-        code, part = Code(buffer, self.layout), self.order.of_samples(len(samples))
+        code, part = Code(saved[0], self.layout), self.order.of_samples(len(samples))
         return part.shaped(site.session.decode(tensors, site, code, dtype, self.part, affine, samples))
 
     def masked(self, site: Site, saved: Array, grad: Array, above: float, below: float) -> Array:
@@ -62,12 +61,16 @@ class Reading:
         backend, mask = kernels.select(tensors, grad), site.session.store.get(tensors, saved)
         return self.order.shaped(backend.apply_mask(tensors, mask, self.layout, self.order.flat(grad), above, below))
 
-    def parts(self, site: Site, saved: Sequence[Array], grad: Array) -> Iterator[tuple[Array, Array]]:
+    def parts(
+        self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
+    ) -> Iterator[tuple[Array, Array]]:
         """Yield the gradient of a map's output and this activation, which it read, part by part of the batch."""
-        samples, elements = self.order.rows
-        dtype = self.order.tensors.dtype(grad)
-        for part in site.session.pieces(samples, samples * elements * (4 if dtype == "float32" else 2)):
-            yield grad[part.start : part.stop] if self.order.batched else grad, self.value(site, saved, dtype, part)
+        tensors = self.order.tensors
+        # once, not for each part: it may have to come from afar
+        saved = [site.session.store.get(tensors, saved[0]), *saved[1:]]
+        for part in parts:
+            of_part = grad[part.start : part.stop] if self.order.batched else grad
+            yield of_part, self.value(site, saved, tensors.dtype(grad), part)
 
     def observe(self, site: Site, grad: Array, coefficient: Callable[[], float]) -> None:
         """Tell the planner the gradient with which a map at ``site`` read this activation."""

@@ -62,8 +62,8 @@ class Call:
     backward: Backward | None = None
     saved: tuple[Array | None, ...] = ()
 
-    def normalize(self, x: Array, weight: Array | None, bias: Array | None) -> Array:
-        """Return the output; leave the statistics, the code and what backward needs."""
+    def normalize(self, x: Array, weight: Array | None, bias: Array | None, needed: bool) -> Array:
+        """Return the output; leave the statistics and, where needed, the code and what backward needs."""
         order, tensors = self.order, self.order.tensors
         backend, flat, channels = kernels.select(tensors, x), order.flat(x), order.channels
         samples, elements = order.rows
@@ -89,6 +89,8 @@ class Call:
         layout, record = session.plan(self.site, samples, elements, family, ranges)
         y = order.unfilled(x)
         code = backend.normalize(tensors, flat, order.flat(y), channels, normalization, layout, session.key(self.site))
+        if not needed:
+            return y
         code = self.site.store(tensors, code)
         threshold = None if family.affine else normalization.threshold
         self.backward = Backward(*state, layout, statistics.count, record)

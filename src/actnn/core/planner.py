@@ -167,15 +167,14 @@ class Planner:
     def _learn_what_is_handed_down(
         self, reader: Site, coefficient: float, energies: Floats, channels: Callable[[], tuple[Floats, Floats]]
     ) -> None:
-        """Find out now and then what noise in a BatchNorm costs the layer below it."""
-        if reader.below is None or reader.below.transfer is None:
-            return
-        if reader.handed_down is not None and not self.is_time(reader):
+        """Find out what noise in a BatchNorm costs the layer below it, whenever that layer was measured anew."""
+        transfer = None if reader.below is None else reader.below.transfer
+        if transfer is None or transfer is reader.transfer:
             return
         energy = float(energies.mean())
-        found = handed_down(*channels(), reader.below.transfer, coefficient, energy)
+        found = handed_down(*channels(), transfer, coefficient, energy)
         if math.isfinite(energy) and math.isfinite(found):
-            reader.handed_down = found
+            reader.handed_down, reader.transfer = found, transfer
             # a BatchNorm above a sum or a concatenation hands down to many: as much as the others do, on average
             self.handed_down = smoothed(self.handed_down, found)
 

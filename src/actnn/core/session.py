@@ -25,6 +25,8 @@ from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
 
 LOGGER = logging.getLogger("actnn")
 SEEDS = 2**64
+# what a convolution on the host rearranges at a time: as much as caches hold costs no time, and bounds its workspace
+WORKING_BYTES = 8 * 2**20
 
 Result = TypeVar("Result")
 
@@ -72,8 +74,7 @@ class Session:
     def close(self) -> None:
         """End the session: its layers refuse to keep anything from now on."""
         self.closed = True
-        if isinstance(self.store, Swap):
-            self.store.close()
+        self.store.close()
 
     def check_open(self) -> None:
         """Raise SessionError once the session was closed."""
@@ -120,12 +121,18 @@ class Session:
         work = partial(backend.decode, arrays, code.buffer, code.layout, part, dtype, affine, samples)
         return self.timed(site, "decode", work)
 
-    def pieces(self, samples: int, nbytes: int) -> list[range]:
-        """Cut a batch whose decoded activations take ``nbytes`` into parts that stay below ``pipeline_threshold``."""
+    def pieces(self, samples: int, decoded_bytes: int, working_bytes: int = 0, weight_bytes: int = 0) -> list[range]:
+        """Cut a batch into the parts that a layer works on, one after another.
+
+        Its decoded activations take ``decoded_bytes``, of which no more than ``pipeline_threshold`` are to be there at
+        once. ``working_bytes`` are those of input and output together where the framework rearranges both, and every
+        part costs ``weight_bytes`` again.
+        """
         threshold = self.policy.pipeline_threshold
-        if threshold is None or nbytes <= threshold or samples < 2:
+        parts = 1 if threshold is None else -(-decoded_bytes // threshold)
+        parts = min(samples, max(parts, -(-working_bytes // max(WORKING_BYTES, 2 * weight_bytes))))
+        if parts < 2:
             return [range(samples)]
-        parts = min(samples, -(-nbytes // threshold))
         size = -(-samples // parts)
         return [range(start, min(start + size, samples)) for start in range(0, samples, size)]
 

@@ -47,7 +47,8 @@ class Site:
     training tells of it is smoothed over steps: ``gradient``, the mean squared gradient norm that it reads codes with,
     and ``weights``, what noise in its own codes costs by the sides of their values. ``share`` is the family and the
     average width that it was given of the budget. ``transfer`` is how a map hands noise on to its weights, ``below``
-    the map whose output a BatchNorm reads, and ``handed_down`` what noise in the BatchNorm costs it.
+    the map whose output a BatchNorm reads, and ``handed_down`` what noise in the BatchNorm costs it, found with the
+    ``transfer`` that the BatchNorm then remembers.
     """
 
     session: Session = field(repr=False)

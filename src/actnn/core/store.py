@@ -29,6 +29,9 @@ class Store(Protocol):
     def get(self, arrays: Arrays, saved: Array) -> Array:
         """Return the buffer that ``put`` was given."""
 
+    def close(self) -> None:
+        """Forget everything, and leave nothing running."""
+
 
 class Memory:
     """Buffers stay where they are."""
@@ -38,6 +41,9 @@ class Memory:
 
     def get(self, arrays: Arrays, saved: Array) -> Array:
         return saved
+
+    def close(self) -> None:
+        pass
 
 
 class Swap:
@@ -62,5 +68,4 @@ class Swap:
         return self._store.statistics()
 
     def close(self) -> None:
-        """Forget everything, and end the background thread."""
         self._store.close()

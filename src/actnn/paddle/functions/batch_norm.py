@@ -20,21 +20,21 @@ class BatchNormFunction(Function):
     @staticmethod
     @forward
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
-        y = call.normalize(x, weight, bias)
-        ctx.state, ctx.inputs = call.backward, Inputs(x, weight, bias)
-        if any(ctx.inputs.needed[:2]):
+        ctx.inputs, ctx.channels_last = Inputs(x, weight, bias), call.order.channels_last
+        # where only beta learns no code is needed: later readers make their own
+        needed = any(ctx.inputs.needed[:2])
+        y = call.normalize(x, weight, bias, needed)
+        ctx.state = call.backward
+        if needed:
             save(ctx, *call.saved)
             call.account()
-        else:
-            # only beta learns, which needs no code: later readers make their own
-            call.kept = None
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not any(ctx.inputs.needed[:2]):
-            return ctx.inputs.gradients(None, None, over_channels(grad, ctx.state.order.channels_last))
+            return ctx.inputs.gradients(None, None, over_channels(grad, ctx.channels_last))
         found = gradients(ctx.state, saved(ctx), grad, ctx.inputs.needed, rectified=False)
         return ctx.inputs.gradients(*found)
 

@@ -131,12 +131,12 @@ class ConvolutionFunction(Function):
         weight, convolution = weight.detach().astype(grad.dtype), ctx.convolution
         grad_x = grad_weight = None
         if need_weight:
-            parts = []
-            for part, x in ctx.reading.parts(ctx.site, kept, grad):
+            found = []
+            for part, x in ctx.reading.parts(ctx.site, kept, grad, parts_of(ctx, grad)):
                 of_x, of_weight = convolution.gradients(part, x, weight)
-                parts.append(of_x if need_x else None)
+                found.append(of_x if need_x else None)
                 grad_weight = added(grad_weight, of_weight)
-            grad_x = joined(parts) if need_x else None
+            grad_x = joined(found) if need_x else None
             ctx.reading.observe(ctx.site, grad, lambda: ConvolutionFunction.coefficient(ctx, grad, weight))
         elif need_x:
             # the gradient of the input depends on the shape of the input alone
@@ -170,7 +170,7 @@ class LinearFunction(Function):
         weight, *kept = saved(ctx)
         grad_weight = None
         if need_weight:
-            for part, x in ctx.reading.parts(ctx.site, kept, grad):
+            for part, x in ctx.reading.parts(ctx.site, kept, grad, parts_of(ctx, grad)):
                 grad_weight = added(grad_weight, paddle.matmul(rows(x), rows(part), transpose_x=True))
             ctx.reading.observe(ctx.site, grad, lambda: linear_coefficient(math.prod(grad.shape[1:-1])))
         grad_bias = rows(grad).sum(0) if need_bias else None
@@ -190,6 +190,12 @@ def save_map(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
     """Save the weight, and of the input what is kept of it."""
     ctx.reading = None if kept is None else kept.reading
     save(ctx, weight, *(() if kept is None else kept.tensors))
+
+
+def parts_of(ctx: Any, grad: Tensor) -> list[range]:
+    """Return the parts of the batch in which a map decodes its input."""
+    samples, elements = ctx.reading.order.rows
+    return ctx.site.session.pieces(samples, samples * elements * grad.element_size())
 
 
 def added(total: Tensor | None, part: Tensor) -> Tensor:

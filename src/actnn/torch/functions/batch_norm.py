@@ -22,15 +22,14 @@ class BatchNormFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
-        y = call.normalize(x, weight, bias)
+        # where only beta learns no code is needed: later readers make their own
+        needed = any(ctx.needs_input_grad[:2])
+        y = call.normalize(x, weight, bias, needed)
         ctx.site, ctx.state = call.site, call.backward
         ctx.set_materialize_grads(False)
-        if any(ctx.needs_input_grad[:2]):
+        if needed:
             ctx.save_for_backward(*call.saved)
             call.account()
-        else:
-            # only beta learns, which needs no code: later readers make their own
-            call.kept = None
         return y
 
     @staticmethod

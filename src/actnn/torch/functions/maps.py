@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,25 @@ class Convolution:
         fixed = (self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups)
         bias_sizes = [weight.shape[1] * self.groups if self.transposed else weight.shape[0]]
         return torch.ops.aten.convolution_backward(grad, x, weight, bias_sizes, *fixed, (False, True, bias))[1:]
+
+    def working_bytes(self, like: Tensor, shape: Sequence[int], weight: Tensor) -> tuple[int, int]:
+        """Return the bytes of an input of some shape and its output together, 0 but on the host, and of the weight.
+
+        On the host torch rearranges all of them for the convolution, and the output again afterwards.
+        """
+        if not ARRAYS.on_host(like):
+            return 0, 0
+        axes = zip(
+            shape[2:], weight.shape[2:], self.stride, self.padding, self.dilation, self.output_padding, strict=True
+        )
+        if self.transposed:
+            channels = weight.shape[1] * self.groups
+            space = [(size - 1) * s - 2 * p + d * (k - 1) + o + 1 for size, k, s, p, d, o in axes]
+        else:
+            channels = weight.shape[0]
+            space = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d, _ in axes]
+        output = shape[0] * channels * math.prod(space)
+        return (math.prod(shape) + output) * like.element_size(), ARRAYS.nbytes(weight)
 
     def coefficient(self, inputs: tuple[int, ...], outputs: tuple[int, ...], kernel: tuple[int, ...]) -> float:
         """Return how much of the input's noise the gradient of the weight takes over."""
@@ -95,35 +114,41 @@ class ConvolutionFunction(Function):
         site: Site,
         convolution: Convolution,
     ) -> Tensor:
-        ctx.site, ctx.convolution, ctx.space = site, convolution, tuple(x.shape[2:])
+        ctx.site, ctx.convolution, ctx.shape = site, convolution, tuple(x.shape)
         save(ctx, weight, kept)
-        return convolution(x, weight, bias)
+        parts = site.session.pieces(len(x), 0, *convolution.working_bytes(x, x.shape, weight))
+        return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias))
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         weight, *saved = ctx.saved_tensors
-        weight = weight.to(grad.dtype)
+        weight, space = weight.to(grad.dtype), ctx.shape[2:]
+        decoded_bytes = math.prod(ctx.shape) * grad.element_size()
+        working_bytes = ctx.convolution.working_bytes(grad, ctx.shape, weight)
+        parts = ctx.site.session.pieces(len(grad), decoded_bytes, *working_bytes)
         grad_x = grad_weight = grad_bias = None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
-            grad_weight, grad_bias = ConvolutionFunction.parameter_gradients(ctx, grad, saved, weight, need_bias)
-            ends = ctx.space, tuple(grad.shape[2:]), tuple(weight.shape[2:])
+            grad_weight, grad_bias = ConvolutionFunction.parameter_gradients(ctx, grad, saved, weight, need_bias, parts)
+            ends = space, tuple(grad.shape[2:]), tuple(weight.shape[2:])
             ctx.reading.observe(ctx.site, grad, lambda: ctx.convolution.coefficient(*ends))
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
         if need_x:
-            grad_x = ctx.convolution.input_gradient(grad, weight, ctx.space)
+            grad_x = in_pieces(
+                parts, lambda part: ctx.convolution.input_gradient(samples_of(grad, part), weight, space)
+            )
         return grad_x, grad_weight, grad_bias, None, None, None
 
     @staticmethod
     def parameter_gradients(
-        ctx: Any, grad: Tensor, saved: list[Tensor], weight: Tensor, need_bias: bool
+        ctx: Any, grad: Tensor, saved: list[Tensor], weight: Tensor, need_bias: bool, parts: list[range]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of weight and bias, summed over parts of the batch."""
         grad_weight = grad_bias = None
-        for part, x in ctx.reading.parts(ctx.site, saved, grad):
+        for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
             of_weight, of_bias = ctx.convolution.parameter_gradients(part, x, weight, need_bias)
             grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
         return grad_weight, grad_bias
@@ -155,7 +180,9 @@ class LinearFunction(Function):
     def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor | None:
         """Return the gradient of the weight, summed over parts of the batch."""
         grad_weight = None
-        for part, x in ctx.reading.parts(ctx.site, saved, grad):
+        samples, elements = ctx.reading.order.rows
+        parts = ctx.site.session.pieces(samples, samples * elements * grad.element_size())
+        for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
             grad_weight = added(grad_weight, rows(part).T @ rows(x))
         return grad_weight
 
@@ -179,6 +206,24 @@ def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
     """Save the weight, and of the input what is kept of it."""
     ctx.reading = None if kept is None else kept.reading
     ctx.save_for_backward(weight, *(() if kept is None else kept.tensors))
+
+
+def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
+    """Return what ``compute`` makes of each part of a batch, as one tensor."""
+    if len(parts) == 1:
+        return compute(parts[0])
+    whole = None
+    for part in parts:
+        result = compute(part)
+        if whole is None:
+            whole = ARRAYS.order(result).of_samples(parts[-1].stop).unfilled(result)
+        samples_of(whole, part).copy_(result)
+    return whole
+
+
+def samples_of(x: Tensor, part: range) -> Tensor:
+    """Return some samples of a batch."""
+    return x[part.start : part.stop]
 
 
 def added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
