@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from copy import copy, deepcopy
 
 import numpy as np
@@ -101,18 +100,6 @@ def test_a_deep_copy_of_the_restored_model_is_plain(framework: Framework):
     framework.step(ours, images())
     inner = deepcopy(ours.restore())
     assert type(inner.head).__name__ == "Linear"
-
-
-def test_a_model_from_a_file_trains_like_the_original(framework: Framework):
-    ours = framework.compressed(small_network(framework), 2)
-    framework.step(ours, images())
-    twin = pickle.loads(pickle.dumps(ours))
-    check_equal_gradients(*(framework.step(model, images()).gradients for model in (twin, ours)))
-
-
-def test_a_model_from_a_file_can_be_restored(framework: Framework):
-    network = pickle.loads(pickle.dumps(framework.compressed(small_network(framework)))).restore()
-    assert type(network.head).__name__ == "Linear"
 
 
 def test_a_shallow_copy_reaches_the_same_parameters(framework: Framework):

@@ -69,6 +69,8 @@ class Framework(ABC):
     module_type: type
     # what its layers of half precision can be made of on the host
     halves: tuple[str, ...]
+    # what two orders of one sum may differ by, as a part of its norm
+    rounding = 1e-6
 
     @property
     @abstractmethod
@@ -113,9 +115,11 @@ class Framework(ABC):
         """Return the layer of a case with parameters that are not special in any way."""
         layer = self.initialised(self.layer(case.kind, *case.arguments, **case.options), 1)
         if "BatchNorm" in case.kind:
-            for number, (name, parameter) in enumerate(layer.named_parameters()):
-                values = numbers(parameter.shape, 20 + number)
-                self.assign(parameter, values + 0.5 if name == "weight" else values)
+            # Paddle's statistics are among the parameters of its layers
+            own = self.own_parameters(layer)
+            for name, mean in (("weight", 0.5), ("bias", 0.0)):
+                if name in own:
+                    self.assign(own[name], mean + numbers(own[name].shape, 20 + len(name)))
         return layer
 
     def initialised(self, model: Model, seed: int = 6) -> Model:

@@ -39,6 +39,7 @@ class Paddle(Framework):
     # Paddle has neither convolutions nor linear layers of half precision on the host
     halves = ()
     linear_is_transposed = True
+    rounding = 3e-6
 
     @property
     def actnn(self):

@@ -1,4 +1,4 @@
-"""What torch's layers do besides what all front ends share: work in place, and return indices."""
+"""What torch's layers do besides what all front ends share: work in place, return indices, pool infinities."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ def test_a_pool_that_returns_indices_is_left_as_it_is():
     (ours, positions), (expected, indices) = compressed(layer)(x), layer(x)
     same(ours, expected)
     same(positions, indices)
+
+
+# Paddle's pools skip what is not finite
+
+
+def test_max_pooling_of_minus_infinity_sends_the_gradient_where_the_plain_layer_does():
+    layer, x = nn.MaxPool2d(3, stride=2, padding=1), torch.full((2, 3, 9, 9), -float("inf"))
+    check_equal(step(compressed(layer), x), step(layer, x))
+
+
+def test_max_pooling_of_nan_sends_the_gradient_where_the_plain_layer_does():
+    layer, x = nn.MaxPool2d(3, stride=2, padding=1), torch.randn(2, 3, 9, 9)
+    x[0, 0, 4, 4] = float("nan")
+    check_equal(step(compressed(layer), x), step(layer, x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 
 import pytest
 import torch
@@ -28,10 +29,13 @@ def test_a_state_takes_a_prefix():
     assert all(name.startswith("model.") for name in names)
 
 
-def test_a_model_that_torch_saved_trains_like_the_original():
+@pytest.mark.parametrize(
+    "way", [lambda model: pickle.loads(pickle.dumps(model)), saved_and_loaded], ids=["pickle", "torch.save"]
+)
+def test_a_network_from_a_file_trains_like_the_original(way):
     ours = compressed(small_network(), 2)
     step(ours, images())
-    twin = saved_and_loaded(ours)
+    twin = way(ours)
     found, expected = step(twin, images()), step(ours, images())
     for name, gradient in expected.gradients.items():
         same(found.gradients[name], gradient, name)
