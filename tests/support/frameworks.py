@@ -266,6 +266,18 @@ class Framework(ABC):
         Tensors that share memory count once.
         """
 
+    @abstractmethod
+    def saved_codes(self, call: Callable[[], object]) -> list[bytes]:
+        """Return the bytes of every code that is kept of a call for its backward, in their order, each once."""
+
+    def canonical(self, model: Model, gradients: dict[str, Array]) -> dict[str, Array]:
+        """Return gradients in torch's layout."""
+        # a wrapper stands for a model that is one layer
+        kinds = {path: type(getattr(layer, "_model", layer)).__name__ for path, layer in self.layers(model)}
+        linear = {f"{path}.weight".lstrip(".") for path, kind in kinds.items() if kind.endswith("Linear")}
+        turned = linear if self.linear_is_transposed else set()
+        return {name: value.T if name in turned else value for name, value in gradients.items()}
+
     def gradients(self, model: Model) -> dict[str, Array]:
         """Return the gradients of parameters by name."""
         return {

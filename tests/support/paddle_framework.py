@@ -167,6 +167,20 @@ class Paddle(Framework):
         statistics = {name: each for name, each in model.named_parameters() if name.endswith(STATISTICS)}
         return {name: self.array(each).copy() for name, each in statistics.items()} | super().buffers(model)
 
+    def saved_codes(self, call):
+        codes: dict[int, paddle.Tensor] = {}
+
+        def pack(tensor):
+            detached = tensor.detach()
+            if tensor.dtype == paddle.uint8 and tensor.size:
+                codes.setdefault(tensor.data_ptr(), detached)
+            return detached
+
+        with paddle.autograd.saved_tensors_hooks(pack, lambda tensor: tensor):
+            result = call()
+        del result
+        return [tensor.numpy().tobytes() for tensor in codes.values()]
+
     def load(self, model, state):
         model.set_state_dict(state)
 

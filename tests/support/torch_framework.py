@@ -137,6 +137,19 @@ class Torch(Framework):
     def saved_bytes(self, model, call):
         return torch_layers.saved_bytes(model, call)
 
+    def saved_codes(self, call):
+        codes: dict[int, torch.Tensor] = {}
+
+        def pack(tensor):
+            if tensor.dtype == torch.uint8 and tensor.numel():
+                codes.setdefault(tensor.data_ptr(), tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            result = call()
+        del result
+        return [tensor.numpy().tobytes() for tensor in codes.values()]
+
     def load(self, model, state):
         model.load_state_dict(state)
 
