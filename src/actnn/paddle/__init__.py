@@ -13,8 +13,10 @@ from actnn.errors import (
     UnsupportedError,
 )
 from actnn.paddle.convert import QModule
+from actnn.paddle.data import DataLoader
 from actnn.paddle.layers import *  # noqa: F403
 from actnn.paddle.layers import ALIASES, LAYERS
+from actnn.paddle.verify import verify
 
 globals().update(ALIASES)
 
@@ -22,6 +24,7 @@ __all__ = [
     "ActnnError",
     "BudgetError",
     "ConfigError",
+    "DataLoader",
     "DemandError",
     "FormatError",
     "QBNScheme",
@@ -33,6 +36,7 @@ __all__ = [
     "UnsupportedError",
     "config",
     "set_optimization_level",
+    "verify",
     *(layer.__name__ for layer in LAYERS),
     *ALIASES,
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,8 +53,25 @@ class QModule(Wrapper, nn.Layer):
         session.forward_begins(self._batch_indices())
         if not (session.measures_memory and self.training and paddle.is_grad_enabled()):
             return self._model(*args, **kwargs)
-        with KeptBytes(self._model) as kept:
-            result = self._model(*args, **kwargs)
+        kept = KeptBytes(self._model)
+        if not kept.possible():
+            warnings.warn(
+                "saved-tensor hooks are in place, of which Paddle allows one pair: what this forward keeps for backward "
+                "cannot be measured against memory=. The next forward without them will be.",
+                UserWarning,
+                stacklevel=2,
+            )
+            return self._model(*args, **kwargs)
+        try:
+            with kept:
+                result = self._model(*args, **kwargs)
+        except ValueError as problem:
+            if "one pair of hooks" not in str(problem):
+                raise
+            raise UnsupportedError(
+                "this model puts saved-tensor hooks in place, of which Paddle allows one pair, while memory= measures "
+                "what a forward keeps: use recompute with use_reentrant=True, or widths instead of memory=."
+            ) from problem
         session.all_kept(kept.total)
         return result
 
