@@ -56,8 +56,8 @@ class QModule(Wrapper, nn.Layer):
         kept = KeptBytes(self._model)
         if not kept.possible():
             warnings.warn(
-                "saved-tensor hooks are in place, of which Paddle allows one pair: what this forward keeps for backward "
-                "cannot be measured against memory=. The next forward without them will be.",
+                "saved-tensor hooks are in place, of which Paddle allows one pair: what this forward keeps for "
+                "backward cannot be measured against memory=. The next forward without them will be.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -94,6 +94,14 @@ class QModule(Wrapper, nn.Layer):
         """Switch this model, and no other, to evaluation."""
         self._model.eval()
         return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "forward":
+            raise UnsupportedError(
+                "the forward of a converted model was to be replaced, as paddle.jit.to_static does, and a static graph "
+                "keeps no codes: expected dynamic mode. Call model.restore() first."
+            )
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         # a model that is a single layer has no sublayers to show
