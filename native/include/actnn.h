@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 2
+#define ACTNN_ABI_VERSION 3
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
@@ -158,6 +158,13 @@ ACTNN_API int32_t actnn_max_pool(const actnn_pool *pool, int32_t threads, const 
 /* Writes the whole of grad_values; sums windows that overlap in the order of the output. */
 ACTNN_API int32_t actnn_max_pool_backward(const actnn_pool *pool, int32_t threads, const uint8_t *planes,
                                           const void *grad, int32_t dtype, void *grad_values);
+
+/* The allocator of the C library: bytes that it holds, and those of them that nobody uses; give these back; and keep
+ * blocks of at least so many bytes apart from now on, so that each goes back when it is freed. ACTNN_UNSUPPORTED where
+ * the C library does not offer it. */
+ACTNN_API int32_t actnn_heap_usage(int64_t *held, int64_t *unused);
+ACTNN_API int32_t actnn_trim_heap(void);
+ACTNN_API int32_t actnn_separate_blocks(int64_t least);
 
 #ifdef __cplusplus
 }

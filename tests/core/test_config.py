@@ -40,7 +40,6 @@ REFUSED = {
     "initial_bits": 4,
     "group_size": 128,
     "simulate": True,
-    "empty_cache_threshold": 0.2,
 }
 
 BAD_BITS = [
@@ -199,11 +198,10 @@ def test_a_fractional_average_of_fixed_widths_is_refused_at_conversion(config):
         config.policy()
 
 
-def test_swapping_without_codes_is_refused_at_conversion(config):
-    config.set_optimization_level("L0")
-    config.swap = True
-    with pytest.raises(ConfigError, match=r"swap.*L4"):
-        config.policy()
+@pytest.mark.parametrize("value", [-0.1, 1, 2, "0.2", True])
+def test_a_share_to_trim_that_is_none_is_refused(config, value):
+    with pytest.raises(ConfigError, match="empty_cache_threshold"):
+        config.empty_cache_threshold = value
 
 
 @pytest.mark.parametrize(("name", "value"), [("swap_dir", 3), ("swap_bytes", "1GB"), ("swap_bytes", 0)])

@@ -11,8 +11,7 @@ import actnn
 from actnn.core.policy import KNOBS, Config
 from actnn.errors import ConfigError
 
-LEVELS = ["L0", "L1", "L2", "L2.5", "L3", "L4"]
-LATER = ["L3.1", "L5", "swap"]
+LEVELS = ["L0", "L1", "L2", "L2.5", "L3", "L3.1", "L4", "L5", "swap"]
 
 
 def at(*levels: str) -> dict:
@@ -57,6 +56,26 @@ def test_l4_is_l3_with_codes_on_disk():
     assert Config().policy("L4") == replace(Config().policy("L3"), swap=True)
 
 
+def test_l3_1_is_l3_with_large_layers_in_pieces_and_caches_trimmed():
+    pieces = {"pipeline_threshold": 3 * 2**30, "cudnn_benchmark": False, "trim_threshold": 0.2}
+    assert Config().policy("L3.1") == replace(Config().policy("L3"), **pieces)
+
+
+def test_l5_is_l4_without_holes_in_memory():
+    assert Config().policy("L5") == replace(Config().policy("L4"), arena=True, trim_threshold=0.2)
+
+
+def test_the_level_swap_is_l0_with_activations_on_disk():
+    assert Config().policy("swap") == replace(Config().policy("L0"), swap=True)
+
+
+def test_a_level_of_one_conversion_keeps_what_is_said_of_the_machine():
+    config = Config()
+    config.swap_dir, config.swap_bytes, config.activation_compression_bits = "/tmp", 2**20, [7]
+    policy = config.policy("L4")
+    assert (policy.swap_dir, policy.swap_bytes, policy.bits) == ("/tmp", 2**20, (2,))
+
+
 # defect 9: levels do not reset each other
 @pytest.mark.parametrize("order", list(permutations(LEVELS, 3)), ids="-".join)
 def test_levels_reset_each_other_in_any_order(order):
@@ -84,12 +103,6 @@ def test_a_setting_after_a_level_holds():
 @pytest.mark.parametrize("level", ["L6", "l2", "", "2", None, 2, ["L2"]], ids=repr)
 def test_an_unknown_level_is_refused(level):
     with pytest.raises(ConfigError, match="no level"):
-        Config().set_optimization_level(level)
-
-
-@pytest.mark.parametrize("level", LATER)
-def test_a_level_of_later_versions_is_refused_by_name(level):
-    with pytest.raises(ConfigError, match="not part of this version"):
         Config().set_optimization_level(level)
 
 

@@ -10,6 +10,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 from patience import PATIENCE, nothing_hangs, until  # noqa: F401
+from stand_in_device import StandInArrays
 
 from actnn.core import store
 from actnn.core.policy import Config
@@ -74,13 +75,13 @@ def test_a_buffer_of_the_least_size_is_swapped(swap):
     np.testing.assert_array_equal(swap.get(ARRAYS, ticket), content(0, LEAST_BYTES))
 
 
-def test_a_buffer_of_another_device_stays_there(swap):
-    class Elsewhere(NumpyArrays):
-        def on_host(self, x):
-            return False
-
-    buffer = content(0)
-    assert swap.put(Elsewhere(), buffer) is buffer
+def test_a_buffer_of_another_device_goes_to_the_host_and_not_to_disk(swap):
+    arrays, buffer = StandInArrays(), content(0)
+    ticket = swap.put(arrays, buffer)
+    assert ARRAYS.dtype(ticket) == "int64"
+    np.testing.assert_array_equal(swap.get(arrays, ticket), buffer)
+    assert swap.statistics().memory_bytes == swap.statistics().file_bytes == 0
+    assert swap.offload_statistics().out_bytes == buffer.size
 
 
 def test_a_place_is_free_when_its_ticket_goes(swap):

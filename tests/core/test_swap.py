@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from patience import PATIENCE, nothing_hangs, until  # noqa: F401
 
 import actnn
+from actnn.core.places import PAGE, Places, pages
 from actnn.core.swap import SwapStore, engine, file
 from actnn.core.swap.entries import Phase
 from actnn.core.swap.ledger import Ledger
-from actnn.core.swap.places import PAGE, Places, pages
 from actnn.errors import ActnnError, ConfigError, SwapError, UnsupportedError
 
 THREAD = "actnn-swap"

@@ -9,7 +9,7 @@ import numpy as np
 
 from actnn import kernels
 from actnn.core import batch_norm as rules
-from actnn.core.format import AFFINE, Family, Layout, Part
+from actnn.core.format import AFFINE, Family, Layout, Part, index_bytes
 from actnn.core.records import OUTPUT, POSITIVE_OUTPUT, Record
 from actnn.core.samples import Floats
 from actnn.core.session import Code
@@ -134,7 +134,8 @@ def encode_mask(tensors: Tensors, x: Array, site: Site) -> Kept:
     check_floating(tensors, x, site.name)
     site.session.check_open()
     order = tensors.order(x, batched=len(x.shape) > 1)
-    mask = kernels.select(tensors, x).encode_mask(tensors, order.flat(x))
+    buffer = site.session.store.allocate(tensors, index_bytes(*order.rows, 1), x)
+    mask = kernels.select(tensors, x).encode_mask(tensors, order.flat(x), buffer)
     site.keeps(tensors.nbytes(mask))
     return Kept(Reading(order), (site.store(tensors, mask),))
 

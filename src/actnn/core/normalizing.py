@@ -88,7 +88,9 @@ class Call:
 
         layout, record = session.plan(self.site, samples, elements, family, ranges)
         y = order.unfilled(x)
-        code = backend.normalize(tensors, flat, order.flat(y), channels, normalization, layout, session.key(self.site))
+        buffer = session.store.allocate(tensors, layout.nbytes, flat)
+        key = session.key(self.site)
+        code = backend.normalize(tensors, flat, order.flat(y), channels, normalization, layout, key, buffer)
         if not needed:
             return y
         code = self.site.store(tensors, code)

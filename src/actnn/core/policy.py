@@ -32,6 +32,8 @@ class Policy:
     swap: bool
     swap_dir: str | None
     swap_bytes: int | None
+    arena: bool
+    trim_threshold: float | None
     rounding: Rounding
     share_codes: bool
     pipeline_threshold: int | None
@@ -93,6 +95,11 @@ def _directory(value: Any) -> str | None:
     return None if fits else "expected the path of a directory, or None for the system's temporary one"
 
 
+def _share(value: Any) -> str | None:
+    share = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+    return None if value is None or share else "expected a share from 0 to 1, such as 0.2, or None for no trimming"
+
+
 def _threshold(value: Any) -> str | None:
     whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
     return None if value is None or whole else "expected a number of bytes, or None for no limit"
@@ -116,7 +123,8 @@ KNOBS: Mapping[str, Knob] = {
     "swap": Knob(False, _boolean),
     "swap_dir": Knob(None, _directory),
     "swap_bytes": Knob(None, _threshold),
-    "empty_cache_threshold": Knob(None, _only(None, "trimming caches is not part of this version")),
+    "arena": Knob(False, _boolean),
+    "empty_cache_threshold": Knob(None, _share),
     "pipeline_threshold": Knob(None, _threshold),
     "cudnn_benchmark_conv2d": Knob(True, _boolean),
     "debug_memory_model": Knob(False, _boolean),
@@ -132,9 +140,18 @@ LEVELS: Mapping[str, Mapping[str, Any]] = {
     "L2": {"activation_compression_bits": [4], **_FIXED_WIDTHS},
     "L2.5": {"activation_compression_bits": [2], "perlayer": False},
     "L3": {"activation_compression_bits": [2]},
+    "L3.1": {
+        "activation_compression_bits": [2],
+        "pipeline_threshold": 3 * 2**30,
+        "cudnn_benchmark_conv2d": False,
+        "empty_cache_threshold": 0.2,
+    },
     "L4": {"activation_compression_bits": [2], "swap": True},
+    "L5": {"activation_compression_bits": [2], "swap": True, "arena": True, "empty_cache_threshold": 0.2},
+    "swap": {"compress_activation": False, **_FIXED_WIDTHS, "swap": True},
 }
-LATER_LEVELS = ("L3.1", "L5", "swap")
+# where things lie on this machine, which is no matter of a level
+_OF_THE_MACHINE = ("swap_dir", "swap_bytes", "debug_memory_model", "debug_speed")
 
 
 class Config:
@@ -172,10 +189,12 @@ class Config:
             setattr(self, name, list(value) if isinstance(value, list) else value)
 
     def policy(self, level: str | None = None) -> Policy:
-        """Return the policy of these settings, or of a level alone."""
+        """Return the policy of these settings, or of a level and what these say of the machine."""
         if level is not None:
             chosen = Config()
             chosen.set_optimization_level(level)
+            for name in _OF_THE_MACHINE:
+                setattr(chosen, name, getattr(self, name))
             return chosen.policy()
         values = {name: getattr(self, name) for name in KNOBS}
         # a list that was changed in place never passed __setattr__
@@ -192,6 +211,8 @@ class Config:
             swap=values["swap"],
             swap_dir=None if values["swap_dir"] is None else os.fspath(values["swap_dir"]),
             swap_bytes=values["swap_bytes"],
+            arena=values["arena"],
+            trim_threshold=values["empty_cache_threshold"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
             share_codes=values["share_codes"],
             pipeline_threshold=values["pipeline_threshold"],
@@ -204,11 +225,6 @@ class Config:
                 f"activation_compression_bits={list(policy.bits)} holds a fractional average, which needs widths that "
                 "differ: choose level 'L2.5' or 'L3', or whole numbers."
             )
-        if policy.swap and not policy.compress:
-            raise ConfigError(
-                "config.swap = True without codes is not part of this version: choose level 'L4', which swaps codes, "
-                "or set config.compress_activation = True."
-            )
         return policy
 
     def next_stream(self) -> int:
@@ -220,7 +236,5 @@ class Config:
 
 def check_level(level: str) -> None:
     """Raise ConfigError unless a level exists."""
-    if isinstance(level, str) and level in LATER_LEVELS:
-        raise ConfigError(f"level {level!r} is not part of this version: expected one of {list(LEVELS)}.")
     if not isinstance(level, str) or level not in LEVELS:
         raise ConfigError(f"there is no level {level!r}: expected one of {list(LEVELS)}.")

@@ -18,9 +18,11 @@ from actnn.core.records import Record
 from actnn.core.report import Report, Row
 from actnn.core.samples import Floats, Indices
 from actnn.core.site import Site
+from actnn.core.slabs import Slabs
 from actnn.core.store import Memory, Store, Swap
 from actnn.core.tags import Tags
 from actnn.errors import ConfigError, SessionError
+from actnn.kernels import heap
 from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
 
 LOGGER = logging.getLogger("actnn")
@@ -71,6 +73,17 @@ class Session:
             self.sites.append(site)
         return site
 
+    @property
+    def swaps_activations(self) -> bool:
+        """Whether what autograd saves leaves memory as it is, without codes."""
+        return self.policy.swap and not self.policy.compress
+
+    def whole_model(self) -> Site:
+        """Return the one site of a session that makes no codes, for the account of all that is kept."""
+        if not self.sites:
+            self.sites.append(Site(self, "model", "saved tensors", index=0))
+        return self.sites[0]
+
     def close(self) -> None:
         """End the session: its layers refuse to keep anything from now on."""
         self.closed = True
@@ -103,8 +116,9 @@ class Session:
     def encode(self, arrays: Arrays, values: Array, site: Site, layout: Layout) -> Code:
         """Return the code of dense ``values`` (samples, elements)."""
         backend = kernels.select(arrays, values)
-        buffer = self.timed(site, "encode", partial(backend.encode, arrays, values, layout, self.key(site)))
-        return Code(buffer, layout)
+        buffer = self.store.allocate(arrays, layout.nbytes, values)
+        work = partial(backend.encode, arrays, values, layout, self.key(site), buffer)
+        return Code(self.timed(site, "encode", work), layout)
 
     def decode(
         self,
@@ -156,13 +170,17 @@ class Session:
         ``indices`` tells which samples of the training set the batch holds.
         """
         self._whole = True
+        self._trim()
         if self._backward_seen:
             self.tags.clear()
+        self.store.step_begins()
         changed = [site.learn() for site in self.sites]
         self.planner.forward_begins(indices, not any(changed), self._kept_bytes())
 
     def backward_begins(self) -> None:
         """Note that a backward runs: what is kept next belongs to another step."""
+        if not self._backward_seen:
+            self._trim()
         self._backward_seen = True
         if not self._whole:
             self.tags.clear()
@@ -197,6 +215,11 @@ class Session:
             self.planner.budget.other_bytes = max(0, nbytes - of_sites)
             self.planner.budget.measuring = False
 
+    def _trim(self) -> None:
+        """Let the system have what the process freed, where that is more than the settings allow."""
+        if self.policy.trim_threshold is not None:
+            heap.trim(self.policy.trim_threshold)
+
     def _kept_bytes(self) -> int:
         return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)
 
@@ -209,8 +232,12 @@ class Session:
         self.store = self._new_store()
 
     def _new_store(self) -> Store:
-        policy = self.policy
-        return Swap(policy.swap_dir, policy.swap_bytes) if policy.compress and policy.swap else Memory()
+        policy, slabs = self.policy, None
+        if policy.arena:
+            # what is left in the heap must not leave holes either
+            heap.separate_blocks()
+            slabs = Slabs()
+        return Swap(policy.swap_dir, policy.swap_bytes, slabs) if policy.swap else Memory(slabs)
 
     def report(self) -> Report:
         """Return what each layer kept in the last recorded step."""

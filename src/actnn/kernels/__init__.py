@@ -11,7 +11,7 @@ from actnn.kernels.contract import Array, Arrays, Backend, Status
 from actnn.kernels.native import LibraryMissingError, Native, find_library
 from actnn.kernels.reference import Reference
 
-__all__ = ["Backend", "Native", "Reference", "Status", "select", "status"]
+__all__ = ["Backend", "Native", "Reference", "Status", "host_backend", "select", "status"]
 
 _REFERENCE = Reference()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actnn.core.format import Layout, Part
+from actnn.core.format import Layout, Part, index_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,12 @@ class Arrays(Protocol):
 
     def dtype(self, x: Array) -> str: ...
     def on_host(self, x: Array) -> bool: ...
+    def device(self, x: Array) -> str:
+        """Return a name of the device that an array lies on."""
+
+    def transfers(self, x: Array) -> Transfers:
+        """Return what moves buffers between the device of ``x`` and the host."""
+
     def pointer(self, x: Array) -> int: ...
     def numpy(self, x: Array) -> np.ndarray:
         """Return a small array as one of numpy, in host memory."""
@@ -62,15 +68,35 @@ class Arrays(Protocol):
         """Return the float32 values whose bits an int64 array holds."""
 
 
+class Transfers(Protocol):
+    """Copies between one accelerator and host memory, on a way of their own beside the device's other work."""
+
+    def out(self, buffer: Array) -> tuple[Array, Any]:
+        """Begin to copy a buffer to the host after all work queued so far; return the copy to be, and its event."""
+
+    def back(self, host: Array) -> tuple[Array, Any]:
+        """Begin to copy a buffer back to the device; return the copy to be, and its event."""
+
+    def arrived(self, event: Any) -> bool:
+        """Tell whether a copy is done."""
+
+    def finish(self, event: Any) -> None:
+        """Wait until a copy is done."""
+
+    def wait(self, buffer: Array, event: Any) -> None:
+        """Let the device's work that is queued from now on, which may use ``buffer``, wait until a copy is done."""
+
+
 class Backend(Protocol):
     """A set of kernels; all of them agree with ``reference`` byte for byte, and in sums but for rounding.
 
-    ``values`` and ``grad`` are dense arrays of shape (samples, elements), in memory order.
+    ``values`` and ``grad`` are dense arrays of shape (samples, elements), in memory order. What makes a code writes it
+    to ``buffer``, bytes of just its size, where it is given one, and returns that.
     """
 
     name: str
 
-    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key) -> Array:
+    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
         """Return the buffer of a split code."""
 
     def decode(
@@ -88,7 +114,7 @@ class Backend(Protocol):
         With ``affine``, value v of channel c is returned as ``v * scale[c] + shift[c]``.
         """
 
-    def encode_mask(self, arrays: Arrays, values: Array) -> Array:
+    def encode_mask(self, arrays: Arrays, values: Array, buffer: Array | None = None) -> Array:
         """Return one plane of ``not (values <= 0)``."""
 
     def apply_mask(
@@ -99,13 +125,13 @@ class Backend(Protocol):
         With a layout, ``mask`` is a split code, read as ``word >= N``.
         """
 
-    def encode_index(self, arrays: Arrays, values: Array, bits: int) -> Array:
+    def encode_index(self, arrays: Arrays, values: Array, bits: int, buffer: Array | None = None) -> Array:
         """Return the planes of int32 ``values`` below ``2**bits``."""
 
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         """Return the int32 values of an index code, of shape (samples, elements)."""
 
-    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
+    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
         """Write the maxima to ``out``; return the index code of their positions within their windows.
 
         Positions count row by row. NaN wins, as in the frameworks' own pooling; then the first of equal values.
@@ -126,6 +152,7 @@ class Backend(Protocol):
         normalization: Normalization,
         layout: Layout,
         key: Key,
+        buffer: Array | None = None,
     ) -> Array:
         """Write the normalised output to ``out``, which may be ``values``; return the code of what it was made from.
 
@@ -226,6 +253,11 @@ class Pool:
     def bits(self) -> int:
         """Width of an index code that holds any position of a window."""
         return max(1, (math.prod(self.kernel) - 1).bit_length())
+
+    @property
+    def nbytes(self) -> int:
+        """Size of that code."""
+        return index_bytes(self.samples, self.elements[1], self.bits)
 
     @property
     def elements(self) -> tuple[int, int]:

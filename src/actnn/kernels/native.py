@@ -12,7 +12,7 @@ from actnn.errors import FormatError, UnsupportedError
 from actnn.kernels.contract import FLOATS, Array, Arrays, ChannelAffine, Channels, Key, Normalization, Pool
 from actnn.kernels.reference import Reference
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 SIMD = ("scalar", "avx2")
 DTYPES = {name: number for number, name in enumerate(FLOATS)}
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
@@ -95,6 +95,9 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_max_pool": (_POOL, _INT32, _POINTER, _INT32, _POINTER, _POINTER),
     "actnn_copy": (_INT64, _INT64, _INT32, _POINTER, _POINTER),
     "actnn_clear": (_INT64, _INT64, _INT32, _POINTER),
+    "actnn_heap_usage": (ctypes.POINTER(_INT64),) * 2,
+    "actnn_trim_heap": (),
+    "actnn_separate_blocks": (_INT64,),
     "actnn_max_pool_backward": (_POOL, _INT32, _POINTER, _POINTER, _INT32, _POINTER),
 }
 SIZES = ("actnn_statistics_workspace", "actnn_gradient_workspace")
@@ -128,8 +131,8 @@ class Native:
         """Threads that the library's OpenMP runtime would use by itself."""
         return int(self._library.actnn_max_threads())
 
-    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key) -> Array:
-        buffer = arrays.empty((layout.nbytes,), "uint8", values)
+    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
+        buffer = arrays.empty((layout.nbytes,), "uint8", values) if buffer is None else buffer
         self._call(
             "actnn_encode",
             c_layout(layout),
@@ -165,9 +168,9 @@ class Native:
             )
         return values
 
-    def encode_mask(self, arrays: Arrays, values: Array) -> Array:
+    def encode_mask(self, arrays: Arrays, values: Array, buffer: Array | None = None) -> Array:
         samples, elements = values.shape
-        planes = arrays.empty((index_bytes(samples, elements, 1),), "uint8", values)
+        planes = arrays.empty((index_bytes(samples, elements, 1),), "uint8", values) if buffer is None else buffer
         self._call(
             "actnn_encode_mask",
             samples,
@@ -201,9 +204,9 @@ class Native:
         )
         return out
 
-    def encode_index(self, arrays: Arrays, values: Array, bits: int) -> Array:
+    def encode_index(self, arrays: Arrays, values: Array, bits: int, buffer: Array | None = None) -> Array:
         samples, elements = values.shape
-        planes = arrays.empty((index_bytes(samples, elements, bits),), "uint8", values)
+        planes = arrays.empty((index_bytes(samples, elements, bits),), "uint8", values) if buffer is None else buffer
         pointers = arrays.pointer(values), arrays.pointer(planes)
         self._call("actnn_encode_index", samples, elements, bits, arrays.threads(), *pointers)
         return planes
@@ -239,8 +242,9 @@ class Native:
         normalization: Normalization,
         layout: Layout,
         key: Key,
+        buffer: Array | None = None,
     ) -> Array:
-        buffer = arrays.empty((layout.nbytes,), "uint8", values)
+        buffer = arrays.empty((layout.nbytes,), "uint8", values) if buffer is None else buffer
         self._call(
             "actnn_normalize",
             c_layout(layout),
@@ -319,10 +323,10 @@ class Native:
         self._call("actnn_energy", *values.shape, self._simd, arrays.threads(), stride, *operands)
         return result
 
-    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
+    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
         if len(pool.kernel) > 2:
-            return self._reference.max_pool(arrays, values, out, pool)
-        planes = arrays.empty((index_bytes(pool.samples, pool.elements[1], pool.bits),), "uint8", values)
+            return self._reference.max_pool(arrays, values, out, pool, buffer)
+        planes = arrays.empty((pool.nbytes,), "uint8", values) if buffer is None else buffer
         operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(out), arrays.pointer(planes)
         self._call("actnn_max_pool", c_pool(pool), arrays.threads(), *operands)
         return planes
@@ -342,6 +346,21 @@ class Native:
     def clear(self, arrays: Arrays, out: Array, nbytes: int, piece: int) -> None:
         """Clear memory with the kernels' own threads, a memset for each piece: a yardstick for their speed."""
         self._call("actnn_clear", nbytes, piece, arrays.threads(), arrays.pointer(out))
+
+    def heap_usage(self) -> tuple[int, int] | None:
+        """Return the bytes that the C library holds, and of them those that nobody uses; None where it cannot tell."""
+        held, unused = ctypes.c_int64(), ctypes.c_int64()
+        if self._library.actnn_heap_usage(ctypes.byref(held), ctypes.byref(unused)):
+            return None
+        return held.value, unused.value
+
+    def trim_heap(self) -> bool:
+        """Let the system have what the C library holds and nobody uses; tell whether that can be done here."""
+        return not self._library.actnn_trim_heap()
+
+    def separate_blocks(self, least: int) -> bool:
+        """Let blocks of at least so many bytes go back to the system when freed; tell whether that can be done here."""
+        return not self._library.actnn_separate_blocks(least)
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)

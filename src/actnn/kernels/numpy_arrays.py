@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from actnn.kernels.contract import Array
+from actnn.errors import UnsupportedError
+from actnn.kernels.contract import Array, Transfers
 
 
 class NumpyArrays:
@@ -19,6 +20,12 @@ class NumpyArrays:
 
     def on_host(self, x: Array) -> bool:
         return True
+
+    def device(self, x: Array) -> str:
+        return "cpu"
+
+    def transfers(self, x: Array) -> Transfers:
+        raise UnsupportedError("numpy has no device but the host, from which nothing needs to be moved.")
 
     def pointer(self, x: Array) -> int:
         return int(x.ctypes.data)

@@ -36,8 +36,8 @@ class Reference:
 
     name = "reference"
 
-    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key) -> Array:
-        return self._encode(arrays, arrays.cast(values, "float32"), None, layout, key)
+    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
+        return written(self._encode(arrays, arrays.cast(values, "float32"), None, layout, key), buffer)
 
     def _encode(self, arrays: Arrays, values: Array, sides: Array | None, layout: Layout, key: Key) -> Array:
         grouped = group(arrays, values, layout.elements)
@@ -83,8 +83,8 @@ class Reference:
             values = values[samples.start : samples.stop]
         return arrays.cast(values, dtype)
 
-    def encode_mask(self, arrays: Arrays, values: Array) -> Array:
-        return self.encode_index(arrays, above_zero(arrays, values), 1)
+    def encode_mask(self, arrays: Arrays, values: Array, buffer: Array | None = None) -> Array:
+        return self.encode_index(arrays, above_zero(arrays, values), 1, buffer)
 
     def apply_mask(
         self, arrays: Arrays, mask: Array, layout: Layout | None, grad: Array, above: float, below: float
@@ -97,7 +97,7 @@ class Reference:
         wide = arrays.cast(grad, "float32")
         return arrays.cast(arrays.where(chosen, wide * above, wide * below), arrays.dtype(grad))
 
-    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool) -> Array:
+    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
         padded = surrounded(arrays, values, pool, float("-inf"))
         best = padded[next(windows(pool))]
         position = 0 * arrays.cast(best > best, "int64")
@@ -107,7 +107,7 @@ class Reference:
             best, position = arrays.where(better, value, best), arrays.where(better, index + 0 * position, position)
         shape = (pool.samples, pool.elements[1])
         out[:] = best.reshape(shape)
-        return self.encode_index(arrays, position.reshape(shape), pool.bits)
+        return self.encode_index(arrays, position.reshape(shape), pool.bits, buffer)
 
     def max_pool_backward(self, arrays: Arrays, planes: Array, grad: Array, pool: Pool) -> Array:
         positions = self.decode_index(arrays, planes, pool.samples, pool.elements[1], pool.bits)
@@ -137,6 +137,7 @@ class Reference:
         normalization: Normalization,
         layout: Layout,
         key: Key,
+        buffer: Array | None = None,
     ) -> Array:
         split = by_channel(arrays.cast(values, "float32"), channels)
         output = split * normalization.slope[:, None] + normalization.offset[:, None]
@@ -150,7 +151,7 @@ class Reference:
             coded = arrays.where(wrong, 0.0 * coded, coded)
             code = self._encode(arrays, coded.reshape(values.shape), sides.reshape(values.shape), layout, key)
         out[:] = arrays.cast(output.reshape(values.shape), arrays.dtype(values))
-        return code
+        return written(code, buffer)
 
     def gradient_sums(
         self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: Layout, rectified: bool
@@ -196,15 +197,23 @@ class Reference:
     def energy(self, arrays: Arrays, values: Array, stride: int) -> Array:
         return sampling.energy(arrays, values, stride)
 
-    def encode_index(self, arrays: Arrays, values: Array, bits: int) -> Array:
+    def encode_index(self, arrays: Arrays, values: Array, bits: int, buffer: Array | None = None) -> Array:
         samples, elements = values.shape
         index_bytes(samples, elements, bits)
         words = group(arrays, arrays.cast(values, "int64"), elements)
-        return arrays.cast(pack(arrays, words, elements, bits), "uint8")
+        return written(arrays.cast(pack(arrays, words, elements, bits), "uint8"), buffer)
 
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         words = unpack(arrays, arrays.cast(planes, "int64"), samples, elements, bits)
         return arrays.cast(ungroup(words, elements), "int32")
+
+
+def written(code: Array, buffer: Array | None) -> Array:
+    """Return a code where its bytes are wanted: in a buffer that the caller gave, or where they are."""
+    if buffer is None:
+        return code
+    buffer[:] = code
+    return buffer
 
 
 def runs(layout: Layout) -> Iterator[tuple[int, int, int]]:

@@ -17,6 +17,7 @@ from actnn.core.settings import config
 from actnn.errors import UnsupportedError
 from actnn.paddle.layers import COMPRESSED
 from actnn.paddle.memory import KeptBytes
+from actnn.paddle.swapping import SwappedActivations
 
 
 class QModule(Wrapper, nn.Layer):
@@ -51,15 +52,24 @@ class QModule(Wrapper, nn.Layer):
         """Call the wrapped model."""
         session = self._session
         session.forward_begins(self._batch_indices())
-        if not (session.measures_memory and self.training and paddle.is_grad_enabled()):
+        if not (self.training and paddle.is_grad_enabled()):
             return self._model(*args, **kwargs)
+        if session.swaps_activations:
+            with SwappedActivations(self._model, session, session.whole_model()):
+                return self._model(*args, **kwargs)
+        if not session.measures_memory:
+            return self._model(*args, **kwargs)
+        return self._measured(session, args, kwargs)
+
+    def _measured(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the wrapped model, and tell its session what autograd keeps of that."""
         kept = KeptBytes(self._model)
         if not kept.possible():
             warnings.warn(
                 "saved-tensor hooks are in place, of which Paddle allows one pair: what this forward keeps for "
                 "backward cannot be measured against memory=. The next forward without them will be.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
             return self._model(*args, **kwargs)
         try:

@@ -15,6 +15,7 @@ from paddle import Tensor
 from actnn.core.tags import Place
 from actnn.core.tensors import Order
 from actnn.kernels.contract import FLOATS, Channels
+from actnn.paddle.transfers import PaddleTransfers
 
 DTYPES = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -28,6 +29,12 @@ class PaddleArrays:
 
     def on_host(self, x: Tensor) -> bool:
         return x.place.is_cpu_place()
+
+    def device(self, x: Tensor) -> str:
+        return str(x.place)
+
+    def transfers(self, x: Tensor) -> PaddleTransfers:
+        return PaddleTransfers(x.place)
 
     def pointer(self, x: Tensor) -> int:
         return x.data_ptr()

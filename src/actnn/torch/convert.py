@@ -16,6 +16,7 @@ from actnn.core.settings import config
 from actnn.errors import UnsupportedError
 from actnn.torch.layers import COMPRESSED
 from actnn.torch.memory import KeptBytes
+from actnn.torch.swapping import SwappedActivations
 
 
 class QModule(Wrapper, nn.Module):
@@ -50,7 +51,12 @@ class QModule(Wrapper, nn.Module):
         """Call the wrapped model."""
         session = self._session
         session.forward_begins(self._batch_indices())
-        if not (session.measures_memory and self.training and torch.is_grad_enabled()):
+        if not (self.training and torch.is_grad_enabled()):
+            return self._model(*args, **kwargs)
+        if session.swaps_activations:
+            with SwappedActivations(self._model, session, session.whole_model()):
+                return self._model(*args, **kwargs)
+        if not session.measures_memory:
             return self._model(*args, **kwargs)
         with KeptBytes(self._model) as kept:
             result = self._model(*args, **kwargs)

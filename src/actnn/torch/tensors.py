@@ -14,6 +14,7 @@ from torch import Tensor
 from actnn.core.tags import Place
 from actnn.core.tensors import Order
 from actnn.kernels.contract import FLOATS, Channels
+from actnn.torch.transfers import TorchTransfers
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -28,6 +29,12 @@ class TorchArrays:
 
     def on_host(self, x: Tensor) -> bool:
         return x.device.type == "cpu"
+
+    def device(self, x: Tensor) -> str:
+        return str(x.device)
+
+    def transfers(self, x: Tensor) -> TorchTransfers:
+        return TorchTransfers(x.device)
 
     def pointer(self, x: Tensor) -> int:
         return x.data_ptr()

@@ -5,22 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actnn.core.swap.places import PAGE, Places
+from actnn.core.places import PAGE, Places
 from actnn.errors import SwapError
 
 Bytes = NDArray[np.uint8]
+Allocate = Callable[[int], Bytes]
 
 GROWTH = 64 * 2**20
 WORD = 8
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_OFFERED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+def plain(size: int) -> Bytes:
+    """Return new bytes of numpy's own."""
+    return np.empty(size, np.uint8)
 
 
 class FullError(Exception):
@@ -33,16 +40,17 @@ class SwapFile:
     ``places`` belongs to the lock of whoever uses the file; ``lengthen`` and ``write`` to one thread; ``read`` to all.
     """
 
-    def __init__(self, directory: Path | None, most_bytes: int | None) -> None:
+    def __init__(self, directory: Path | None, most_bytes: int | None, allocate: Allocate = plain) -> None:
         self.directory = directory
         self.most_bytes = most_bytes
+        self._new_bytes = allocate
         self.places = Places()
         self._file: IO[bytes] | None = None
         self._full: str | None = None
 
     def renewed(self) -> SwapFile:
         """Return a file of the same settings, with nothing in it."""
-        return SwapFile(self.directory, self.most_bytes)
+        return SwapFile(self.directory, self.most_bytes, self._new_bytes)
 
     def open(self) -> None:
         """Create the file where there is none yet. It has no name, so that nothing is left of it after a crash.
@@ -100,7 +108,7 @@ class SwapFile:
             SwapError: they could not be read, or are not the bytes that were written.
 
         """
-        data = np.empty(size, np.uint8)
+        data = self._new_bytes(size)
         left = data.data
         while left:
             try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from actnn.core.places import Places
 from actnn.core.swap.entries import NOWHERE, Entries, Entry, Phase
 from actnn.core.swap.fetched import Fetched
 from actnn.core.swap.file import Bytes
-from actnn.core.swap.places import Places
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actnn.core.swap.engine import Engine
-from actnn.core.swap.file import Bytes, SwapFile
+from actnn.core.swap.file import Allocate, Bytes, SwapFile, plain
 from actnn.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class SwapStatistics:
 class SwapStore:
     """Buffers that leave memory for a file in the background, and are read ahead when they are asked for in reverse.
 
-    Up to ``buffer_bytes`` wait to be written, beyond which ``put`` waits, and as much is held of what was read back.
+    Up to ``buffer_bytes`` wait to be written, beyond which ``put`` waits, and as much is held of what was read back, in
+    memory that ``allocate`` gives.
     ``directory`` is best on a fast local disk; the default is the system's directory for temporary files, which on some
     systems lies in memory. What does not fit into ``most_bytes`` stays in memory. Safe to use from many threads.
     A child process starts with an empty file, and with what its parent had in memory.
@@ -56,14 +57,18 @@ class SwapStore:
     """
 
     def __init__(
-        self, directory: Path | None = None, most_bytes: int | None = None, buffer_bytes: int = BUFFER_BYTES
+        self,
+        directory: Path | None = None,
+        most_bytes: int | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        allocate: Allocate = plain,
     ) -> None:
         if most_bytes is not None:
             check_bytes("most_bytes", most_bytes, least=0)
         check_bytes("buffer_bytes", buffer_bytes, least=1)
         if directory is not None:
             check_directory(directory)
-        self._engine = Engine(SwapFile(directory, most_bytes), buffer_bytes)
+        self._engine = Engine(SwapFile(directory, most_bytes, allocate), buffer_bytes)
         self._heirs: dict[int, Engine] = {}
         self._end = weakref.finalize(self, self._engine.stop)
 

@@ -25,7 +25,8 @@ class MaxPoolFunction(Function):
         space = (*pool.output, pool.channels) if pool.channels_last else (pool.channels, *pool.output)
         ctx.pooled = PaddleOrder((pool.samples, *space), pool.channels_last)
         y = ctx.pooled.unfilled(x)
-        planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool)
+        buffer = ctx.site.session.store.allocate(ARRAYS, pool.nbytes, x)
+        planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool, buffer)
         save(ctx, ctx.site.store(ARRAYS, planes))
         # exact training keeps its input and its output
         ctx.site.keeps(ARRAYS.nbytes(planes), ARRAYS.nbytes(y))

@@ -26,7 +26,8 @@ class MaxPoolFunction(Function):
         ctx.site, ctx.pool, ctx.order = site, pool, ARRAYS.order(x, batched)
         ctx.pooled = TorchOrder((*x.shape[: -len(pool.kernel)], *pool.output), pool.channels_last, batched)
         y = ctx.pooled.unfilled(x)
-        planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool)
+        buffer = site.session.store.allocate(ARRAYS, pool.nbytes, x)
+        planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool, buffer)
         ctx.save_for_backward(site.store(ARRAYS, planes))
         # exact training keeps its input, and an index of 64 bits for each maximum
         site.keeps(ARRAYS.nbytes(planes), 8 * y.numel())

@@ -1,4 +1,4 @@
-"""Places in a file: found first fit, and one place again with their free neighbours once they are given back."""
+"""Places in a file or a slab: found first fit, and one again with their free neighbours once they are given back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAGE = 4096
 
 
 class Places:
-    """Which bytes of a file of ``end`` bytes are taken; sizes are rounded up to whole pages."""
+    """Which of ``end`` bytes are taken; sizes are rounded up to whole pages."""
 
     def __init__(self) -> None:
         self.end = 0
