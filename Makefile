@@ -69,6 +69,9 @@ $(VENV)/torch-installed: constraints.txt | $(VENV)/created
 	$(PIP) torch
 	touch $@
 
-$(VENV)/demo-installed $(VENV)/test-installed: $(VENV)/%-installed: $(PACKAGE_SOURCES) $(VENV)/torch-installed
-	$(PIP) ".[torch,$*]"
+$(VENV)/demo-installed: EXTRAS = torch,demo
+$(VENV)/test-installed: EXTRAS = torch,paddle,test
+
+$(VENV)/demo-installed $(VENV)/test-installed: $(PACKAGE_SOURCES) $(VENV)/torch-installed
+	$(PIP) ".[$(EXTRAS)]"
 	touch $@
