@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -33,6 +34,32 @@ class Wrapper:
     _session: Session
     _previous: list[tuple[Any, Site | None]]
     _samples: Indices | None
+    training: bool
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the wrapped model."""
+        session = self._session
+        session.forward_begins(self._batch_indices())
+        if not (self.training and self._recording()):
+            return self._model(*args, **kwargs)
+        if session.swaps_activations:
+            with self._swapping():
+                return self._model(*args, **kwargs)
+        if not session.measures_memory:
+            return self._model(*args, **kwargs)
+        return self._measured(*args, **kwargs)
+
+    def _recording(self) -> bool:
+        """Tell whether autograd records operations now."""
+        raise NotImplementedError
+
+    def _swapping(self) -> AbstractContextManager[Any]:
+        """Return a context in which what autograd saves leaves memory."""
+        raise NotImplementedError
+
+    def _measured(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the wrapped model, and tell its session what autograd keeps of that."""
+        raise NotImplementedError
 
     def convert(self, model: Any, session: Session, chosen: Sequence[Choice]) -> None:
         """Let the chosen layers keep codes, and hold the model."""

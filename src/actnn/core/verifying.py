@@ -76,9 +76,25 @@ class Verifier:
         raise NotImplementedError
 
     def verify(
-        self, model: Any, batch: Any, loss_function: LossFunction, draws: int, conversion: Mapping[str, Any]
+        self, model: Any, batch: tuple[Any, Any], loss_function: LossFunction, draws: int = 32, **conversion: Any
     ) -> Verification:
-        """Compare a model's gradient from codes with its exact one."""
+        """Compare a model's gradient from codes with its exact one, in training mode on one batch; change neither.
+
+        ``model`` is plain, and converted as ``QModule(model, **conversion)`` would (``level``, ``exact``,
+        ``seed``...), or a QModule, whose own settings hold. ``batch`` is a pair of inputs and targets, each a
+        tensor or a nest of them: a tuple or list of inputs is given to the model as arguments, a dict as named
+        ones. ``loss_function(output, targets)`` returns a mean over samples.
+
+        ``measured`` is the variance over ``draws`` gradients with noise of their own; fewer than 10 cannot
+        prove a bias. ``predicted`` is what theory expects of the code that a layer reads. Of the noise that the
+        input gradient of a BatchNorm hands down it holds an estimate for the layer that the BatchNorm follows,
+        and nothing for those further below, where ``measured`` may be larger. ``sampling``, for scale, is the
+        variance that another batch of this size makes, estimated from up to 8 parts of this one. A BatchNorm
+        normalises each part by itself: with parts of a few samples, take it as a rough guide.
+
+        Raises ConfigError, UnsupportedError or ShapeError where an argument is not as described or a gradient
+        not finite.
+        """
         self.check_arguments(model, batch, draws, conversion)
         generators = Generators(self)
         try:

@@ -48,28 +48,20 @@ class QModule(Wrapper, nn.Layer):
         # the flag is the model's, reached like its other attributes
         del own["training"]
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the wrapped model."""
-        session = self._session
-        session.forward_begins(self._batch_indices())
-        if not (self.training and paddle.is_grad_enabled()):
-            return self._model(*args, **kwargs)
-        if session.swaps_activations:
-            with SwappedActivations(self._model, session, session.whole_model()):
-                return self._model(*args, **kwargs)
-        if not session.measures_memory:
-            return self._model(*args, **kwargs)
-        return self._measured(session, args, kwargs)
+    def _recording(self) -> bool:
+        return paddle.is_grad_enabled()
 
-    def _measured(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the wrapped model, and tell its session what autograd keeps of that."""
+    def _swapping(self) -> SwappedActivations:
+        return SwappedActivations(self._model, self._session, self._session.whole_model())
+
+    def _measured(self, *args: Any, **kwargs: Any) -> Any:
         kept = KeptBytes(self._model)
         if not kept.possible():
             warnings.warn(
                 "saved-tensor hooks are in place, of which Paddle allows one pair: what this forward keeps for "
                 "backward cannot be measured against memory=. The next forward without them will be.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
             return self._model(*args, **kwargs)
         try:
@@ -82,7 +74,7 @@ class QModule(Wrapper, nn.Layer):
                 "this model puts saved-tensor hooks in place, of which Paddle allows one pair, while memory= measures "
                 "what a forward keeps: use recompute with use_reentrant=True, or widths instead of memory=."
             ) from problem
-        session.all_kept(kept.total)
+        self._session.all_kept(kept.total)
         return result
 
     def _indices(self, given: Any, num_samples: int | None) -> Any:

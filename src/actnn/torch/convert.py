@@ -47,20 +47,16 @@ class QModule(Wrapper, nn.Module):
         # the flag is the model's, reached like its other attributes
         del own["training"]
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the wrapped model."""
-        session = self._session
-        session.forward_begins(self._batch_indices())
-        if not (self.training and torch.is_grad_enabled()):
-            return self._model(*args, **kwargs)
-        if session.swaps_activations:
-            with SwappedActivations(self._model, session, session.whole_model()):
-                return self._model(*args, **kwargs)
-        if not session.measures_memory:
-            return self._model(*args, **kwargs)
+    def _recording(self) -> bool:
+        return torch.is_grad_enabled()
+
+    def _swapping(self) -> SwappedActivations:
+        return SwappedActivations(self._model, self._session, self._session.whole_model())
+
+    def _measured(self, *args: Any, **kwargs: Any) -> Any:
         with KeptBytes(self._model) as kept:
             result = self._model(*args, **kwargs)
-        session.all_kept(kept.total)
+        self._session.all_kept(kept.total)
         return result
 
     def _indices(self, given: Any, num_samples: int | None) -> Any:
