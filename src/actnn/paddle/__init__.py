@@ -14,11 +14,12 @@ from actnn.errors import (
 )
 from actnn.paddle.convert import QModule
 from actnn.paddle.data import DataLoader
+from actnn.paddle.functional import FUNCTIONS
 from actnn.paddle.layers import *  # noqa: F403
 from actnn.paddle.layers import ALIASES, LAYERS
 from actnn.paddle.verify import verify
 
-globals().update(ALIASES)
+globals().update(ALIASES | FUNCTIONS)
 
 __all__ = [
     "ActnnError",
@@ -39,4 +40,5 @@ __all__ = [
     "verify",
     *(layer.__name__ for layer in LAYERS),
     *ALIASES,
+    *FUNCTIONS,
 ]

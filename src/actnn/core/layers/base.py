@@ -28,7 +28,10 @@ class CompressedLayer:
 
     def __init__(self, *args: Any, group: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # a layer made by hand has a session of its own until QModule takes it in
+        self.begin_alone(group)
+
+    def begin_alone(self, group: int = 0) -> None:
+        """Give a layer that was made by hand a session of its own, until QModule takes it in."""
         session = Session(config.policy(), stream=config.next_stream())
         self.site = session.site(type(self).__name__, type(self).__name__, group, self.normalizes)
 

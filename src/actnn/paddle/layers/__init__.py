@@ -51,7 +51,7 @@ LAYERS: tuple[type[Compressed], ...] = (
 # conversion looks layers up by exact type: a subclass may have overridden anything
 COMPRESSED: dict[type[nn.Layer], type[Compressed]] = {layer.plain: layer for layer in LAYERS}
 
-# the names of the published port: torch's spelling, and lower case for those who build models by hand
+# torch's spelling, which the published port has too
 ALIASES: dict[str, type[Compressed]] = {
     "QConv1d": QConv1D,
     "QConv2d": QConv2D,
@@ -66,21 +66,6 @@ ALIASES: dict[str, type[Compressed]] = {
     "QMaxPool2d": QMaxPool2D,
     "QMaxPool3d": QMaxPool3D,
     "QAvgPool2d": QAvgPool2D,
-    "qconv1d": QConv1D,
-    "qconv2d": QConv2D,
-    "qconv3d": QConv3D,
-    "qconv_transpose1d": QConv1DTranspose,
-    "qconv_transpose2d": QConv2DTranspose,
-    "qconv_transpose3d": QConv3DTranspose,
-    "qbatch_norm1d": QBatchNorm1D,
-    "qbatch_norm2d": QBatchNorm2D,
-    "qbatch_norm3d": QBatchNorm3D,
-    "qsync_batch_norm": QSyncBatchNorm,
-    "qlinear": QLinear,
-    "qrelu": QReLU,
-    "qdropout": QDropout,
-    "qmax_pool2d": QMaxPool2D,
-    "qavg_pool2d": QAvgPool2D,
 }
 
 __all__ = ["ALIASES", "COMPRESSED", "Compressed", "CompressedBatchNorm", *(layer.__name__ for layer in LAYERS)]

@@ -18,8 +18,9 @@ class Compressed(CompressedLayer):
     tensors = ARRAYS
 
     def own_parameters(self) -> Iterable[Tensor]:
-        """Return this layer's parameters."""
-        return self.parameters(include_sublayers=False)
+        """Return this layer's parameters; the statistics that BatchNorm has among them do not learn."""
+        own = (getattr(self, "weight", None), getattr(self, "bias", None))
+        return [parameter for parameter in own if parameter is not None]
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""

@@ -20,10 +20,6 @@ from actnn.paddle.tensors import PaddleOrder
 class CompressedBatchNorm(Compressed, BatchNormLayer):
     """BatchNorm of Paddle, of any rank; its running statistics are ``_mean`` and ``_variance``."""
 
-    def own_parameters(self) -> tuple[Tensor, ...]:
-        """Return this layer's parameters."""
-        return tuple(parameter for parameter in (self.weight, self.bias) if parameter is not None)
-
     def check_rank(self, x: Tensor) -> None:
         """Raise Paddle's error where an input has the wrong number of axes."""
         self._check_data_format(self._data_format)
