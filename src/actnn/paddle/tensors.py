@@ -48,17 +48,17 @@ class PaddleArrays:
         return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
-        return paddle.empty(shape, DTYPES[dtype], device=None if self.on_host(like) else like.place)
+        return paddle.empty(shape, DTYPES[dtype], device=like.place)
 
     def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
-        return paddle.arange(start, stop, dtype=paddle.int64).to(like.place)
+        return paddle.arange(start, stop, dtype=paddle.int64, device=like.place)
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
         return x.astype(DTYPES[dtype])
 
     def where(self, condition: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
         if not isinstance(y, Tensor):
-            y = paddle.full([1], y, dtype=x.dtype)
+            y = paddle.full([1], y, x.dtype, device=x.place)
         return paddle.where(condition, x, y)
 
     def amin(self, x: Tensor) -> Tensor:

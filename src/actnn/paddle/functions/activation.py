@@ -52,7 +52,7 @@ class DropoutFunction(Function):
         if rest in (0.0, 1.0):
             return y
         # as Paddle rounds it: a quotient for all elements, a product where whole axes are dropped
-        return y.divide_(paddle.full([1], rest, y.dtype)) if axis is None else y.scale_(1.0 / rest)
+        return y.divide_(paddle.full([1], rest, y.dtype, device=y.place)) if axis is None else y.scale_(1.0 / rest)
 
     @staticmethod
     @first_order
