@@ -28,7 +28,7 @@ from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
 LOGGER = logging.getLogger("actnn")
 SEEDS = 2**64
 # what a convolution on the host rearranges at a time: as much as caches hold costs no time, and bounds its workspace
-WORKING_BYTES = 8 * 2**20
+WORKING_BYTES = 16 * 2**20
 
 Result = TypeVar("Result")
 
