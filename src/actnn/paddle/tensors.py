@@ -157,11 +157,12 @@ class PaddleOrder(Order):
     def flat(self, x: Tensor) -> Tensor:
         """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
         x = x.detach()
-        return (x if x.is_contiguous() else x.contiguous()).view(self.rows)
+        # what has no axes has no view with some
+        return (x if x.is_contiguous() else x.contiguous()).view(self.rows) if self.shape else x.reshape(self.rows)
 
     def shaped(self, values: Tensor) -> Tensor:
         """Return (samples, elements) as a tensor of this shape: the inverse of ``flat``."""
-        return values.view(self.shape)
+        return values.view(self.shape) if self.shape else values.reshape([])
 
     def unfilled(self, like: Tensor) -> Tensor:
         """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""

@@ -72,7 +72,8 @@ class ActivationLayer(CompressedLayer):
 
     def code(self, y: Array) -> Kept:
         """Return a code of the output that also tells its sign, where it has readers; else of its mask."""
-        if self.family is not None and self.site.codes_output(self.family):
+        # in evaluation nobody reads codes of others
+        if self.training and self.family is not None and self.site.codes_output(self.family):
             kept = encode(self.tensors, y, self.site, self.family, batched=len(y.shape) > 1)
             if kept is not None:
                 return kept

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
@@ -44,18 +46,25 @@ class DropoutFunction(Function):
     def forward(ctx: Any, x: Tensor, probability: float, axis: Any, upscale: bool, inplace: bool) -> Tensor:
         chosen = F.dropout(paddle.ones_like(x), probability, axis, mode="downscale_in_infer")
         mask = encode_mask(ARRAYS, chosen, ctx.site)
-        rest = 1.0 - probability if upscale else 1.0
-        ctx.factor = 0.0 if probability == 1.0 else 1.0 / rest
-        ctx.reading = mask.reading
+        ctx.reading, ctx.scale = mask.reading, scaling(probability, axis, upscale)
         save(ctx, *mask.tensors)
-        y = x.multiply_(chosen) if inplace else x * chosen
-        if rest in (0.0, 1.0):
-            return y
-        # as Paddle rounds it: a quotient for all elements, a product where whole axes are dropped
-        return y.divide_(paddle.full([1], rest, y.dtype, device=y.place)) if axis is None else y.scale_(1.0 / rest)
+        return ctx.scale(x.multiply_(chosen) if inplace else x * chosen)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (mask,) = saved(ctx)
-        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0)
+        return ctx.scale(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0))
+
+
+def scaling(probability: float, axis: Any, upscale: bool) -> Callable[[Tensor], Tensor]:
+    """Return what makes up for dropped elements, in place, rounded as Paddle rounds it.
+
+    That is a quotient where any element may be dropped, and a product where whole slices are.
+    """
+    if not upscale or probability == 1.0:
+        return lambda y: y
+    if axis is not None:
+        return lambda y: y.scale_(1.0 / (1.0 - probability))
+    rest = float(np.float32(1.0) - np.float32(probability))
+    return lambda y: y.divide_(paddle.full([1], rest, y.dtype, device=y.place))

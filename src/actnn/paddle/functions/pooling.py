@@ -28,8 +28,7 @@ class MaxPoolFunction(Function):
         buffer = ctx.site.session.store.allocate(ARRAYS, pool.nbytes, x)
         planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool, buffer)
         save(ctx, ctx.site.store(ARRAYS, planes))
-        # exact training keeps its input and its output
-        ctx.site.keeps(ARRAYS.nbytes(planes), ARRAYS.nbytes(y))
+        ctx.site.keeps(ARRAYS.nbytes(planes))
         return y
 
     @staticmethod

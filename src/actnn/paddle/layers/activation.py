@@ -8,7 +8,8 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from actnn.core.format import TWO_SIDED, ZERO_EXACT
+from actnn.core.format import ZERO_EXACT
+from actnn.core.kept import Kept
 from actnn.core.layers.activation import ActivationLayer, Call, RectifierLayer
 from actnn.paddle.functions.activation import ActivationFunction, DropoutFunction
 from actnn.paddle.layers.base import Compressed
@@ -45,16 +46,20 @@ class QReLU6(CompressedActivation, nn.ReLU6):
 
 
 class QLeakyReLU(CompressedActivation, nn.LeakyReLU):
-    """``nn.LeakyReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
+    """``nn.LeakyReLU`` that shares a code with its input, or keeps one bit an element."""
 
-    plain, family = nn.LeakyReLU, TWO_SIDED
+    plain = nn.LeakyReLU
 
     def call(self, x: Tensor) -> Call:
         """Return x, or a fraction of it below zero."""
         slope = self._negative_slope
-        # with a negative slope the output does not tell the sign of the input
-        kept = self.mask(x) if slope < 0 else None
+        # with such a slope the output does not tell the sign of the input
+        kept = self.code(x) if slope <= 0 else None
         return Call(self.site, partial(F.leaky_relu, negative_slope=slope), slope, False, self.code, kept)
+
+    def code(self, y: Tensor) -> Kept:
+        """Return a mask that holds at zero too, as Paddle's does; the sides of a code do not."""
+        return self.mask((y.detach() >= 0).astype(y.dtype))
 
 
 class QDropout(Compressed, nn.Dropout):

@@ -37,8 +37,10 @@ class CompressedMaxPool(Compressed):
         if pool is None:
             self.site.keeps(exact_bytes, exact_bytes)
             return self.plain.forward(self, x)
-        self.site.keeps(0, exact_bytes)
-        return MaxPoolFunction.record(self.site, x, pool)
+        y = MaxPoolFunction.record(self.site, x, pool)
+        # exact training keeps input and output
+        self.site.keeps(0, exact_bytes + self.counts_exact(y))
+        return y
 
     def kernel(self) -> Any:
         """Return the size of a window."""
