@@ -15,6 +15,7 @@ from actnn.core.samples import Floats
 from actnn.core.session import Code
 from actnn.core.site import Site
 from actnn.core.tensors import Order, Tensors, check_floating
+from actnn.errors import UnsupportedError
 from actnn.kernels.contract import Array, Arrays, ChannelAffine
 
 
@@ -150,3 +151,13 @@ def energies_of(tensors: Tensors, site: Site, grad: Array, batched: bool = True)
 def on_host(arrays: Arrays, x: Array) -> Floats:
     """Return a small tensor as an array of doubles."""
     return arrays.numpy(x).astype(np.float64)
+
+
+def backward_begins(site: Site, recording: bool) -> None:
+    """Note that a backward reads what a site keeps; raise UnsupportedError where it is recorded for another one."""
+    if recording:
+        raise UnsupportedError(
+            f"the gradient of a gradient was asked for at {site.name!r}, where only a code of the activation is kept. "
+            f"Call backward without create_graph, or leave this layer exact with QModule(model, exact=[{site.name!r}])."
+        )
+    site.session.backward_begins()

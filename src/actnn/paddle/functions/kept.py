@@ -21,6 +21,7 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
+from actnn.core.kept import backward_begins
 from actnn.core.site import Site
 from actnn.errors import UnsupportedError
 
@@ -89,13 +90,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
-        if paddle.is_grad_enabled():
-            raise UnsupportedError(
-                f"the gradient of a gradient was asked for at {ctx.site.name!r}, where only a code of the activation "
-                f"is kept. Call backward without create_graph, or leave this layer exact with "
-                f"QModule(model, exact=[{ctx.site.name!r}])."
-            )
-        ctx.site.session.backward_begins()
+        backward_begins(ctx.site, paddle.is_grad_enabled())
         ctx.once.passed = True
         return backward(ctx, *grads)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actnn.errors import UnsupportedError
+from actnn.core.kept import backward_begins
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -17,13 +17,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
-        if torch.is_grad_enabled():
-            raise UnsupportedError(
-                f"the gradient of a gradient was asked for at {ctx.site.name!r}, where only a code of the activation "
-                f"is kept. Call backward without create_graph, or leave this layer exact with "
-                f"QModule(model, exact=[{ctx.site.name!r}])."
-            )
-        ctx.site.session.backward_begins()
+        backward_begins(ctx.site, torch.is_grad_enabled())
         return backward(ctx, *grads)
 
     return checked
