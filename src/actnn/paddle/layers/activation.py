@@ -53,13 +53,13 @@ class QLeakyReLU(CompressedActivation, nn.LeakyReLU):
     def call(self, x: Tensor) -> Call:
         """Return x, or a fraction of it below zero."""
         slope = self._negative_slope
-        # with such a slope the output does not tell the sign of the input
-        kept = self.code(x) if slope <= 0 else None
-        return Call(self.site, partial(F.leaky_relu, negative_slope=slope), slope, False, self.code, kept)
+        function = partial(F.leaky_relu, negative_slope=slope)
+        # of the input: a tiny output may have lost its sign
+        return Call(self.site, function, slope, False, lambda _: self.not_below_zero(x))
 
-    def code(self, y: Tensor) -> Kept:
+    def not_below_zero(self, x: Tensor) -> Kept:
         """Return a mask that holds at zero too, as Paddle's does; the sides of a code do not."""
-        return self.mask((y.detach() >= 0).astype(y.dtype))
+        return self.mask((x.detach() >= 0).astype(x.dtype))
 
 
 class QDropout(Compressed, nn.Dropout):
