@@ -44,9 +44,10 @@ native: $(VENV)/build-tools
 	cmake --build build/native
 	cmake --install build/native --prefix src
 
-# Writes the committed records into the README's tables.
+# Writes the committed records into the README's tables, and draws them.
 results: $(VENV)/test-installed
 	$(BIN)/python -m actnn bench tables --file README.md --results results
+	$(BIN)/python -m actnn bench plots --results results
 
 format: $(VENV)/test-installed
 	$(BIN)/ruff check --fix-only .

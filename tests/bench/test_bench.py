@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actnn.bench import harness, kernels, step, tables, variance
-from actnn.errors import ConfigError, UnsupportedError
+from actnn.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,12 +30,11 @@ def test_a_summary_is_the_median_and_the_quartiles():
     assert found == {"seconds": 3.0, "first_quartile": 2.0, "third_quartile": 4.0}
 
 
-def test_records_are_appended(tmp_path, capsys):
+def test_records_are_appended(tmp_path):
     out = tmp_path / "folder" / "records.jsonl"
     for number in range(2):
-        harness.write({"number": number}, out)
-    assert [json.loads(line)["number"] for line in out.read_text().splitlines()] == [0, 1]
-    assert len(lines(capsys)) == 2
+        harness.append({"number": number}, out)
+    assert [record["number"] for record in harness.records(out)] == [0, 1]
 
 
 def test_the_kernels_are_measured_against_memcpy_and_memset(capsys):
@@ -64,30 +63,28 @@ def test_the_variance_of_all_schemes_is_measured_and_predicted_on_real_images(ca
         assert record["rank_correlation"] > 0.8
 
 
-def test_a_step_is_timed_and_weighed_against_exact_training(capfd, tmp_path):
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"models come from torchvision, which does not import here: {problem}")
-    size = ["--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1"]
-    assert step.main([*size, "--against", "exact,checkpoint", "--out", str(tmp_path / "step.jsonl")]) == 0
-    records = {record["contestant"]: record for record in map(json.loads, capfd.readouterr().out.splitlines())}
-    assert set(records) == {"exact", "checkpoint", "actnn"}
-    assert records["exact"]["kept_ratio"] == 1
-    assert records["actnn"]["kept_ratio"] > 10
+def test_a_step_is_timed_and_weighed_against_exact_training(capsys, tmp_path):
+    size = ["--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1", "--threads", "1"]
+    arguments = [*size, "--contestants", "exact,L3", "--bits", "2", "--out", str(tmp_path / "step.jsonl")]
+    assert step.main(arguments) == 0
+    records = {record["contestant"]: record for record in lines(capsys)}
+    assert set(records) == {"exact", "L3"}
+    assert records["exact"]["kept_ratio"] == records["exact"]["time_ratio_default"] == 1
+    assert records["L3"]["kept_ratio"] > 10
+    assert records["L3"]["step_default"]["seconds"] > 0
 
 
-def test_a_model_needs_torchvision_and_says_so(monkeypatch):
-    import sys
+def test_a_step_of_paddle_is_timed_and_weighed_too(capsys):
+    pytest.importorskip("paddle")
+    pytest.importorskip("actnn.paddle")
+    arguments = ["--framework", "paddle", "--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1"]
+    assert step.main([*arguments, "--threads", "1", "--contestants", "exact,L3"]) == 0
+    exact, compressed = lines(capsys)
+    assert compressed["kept_ratio"] > 8
+    assert compressed["own_bytes"] == exact["own_bytes"]
 
-    from actnn.bench import models
 
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(UnsupportedError, match="torchvision"):
-        models.build("resnet18")
-
-
-@pytest.mark.parametrize("bad", [["--against", "nobody"], ["--allocators", "mine"], ["--batch", "0"]])
+@pytest.mark.parametrize("bad", [["--contestants", "nobody"], ["--allocators", "mine"], ["--batch", "0"]])
 def test_bad_arguments_end_with_exit_code_two(bad, capsys):
     with pytest.raises(SystemExit) as ended:
         step.main(bad)

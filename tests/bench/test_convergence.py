@@ -193,7 +193,7 @@ def test_the_picture_is_drawn_from_what_is_recorded(small_digits, tmp_path):
 @pytest.mark.parametrize(
     ("module", "more", "advice"),
     [
-        ("rich", [], "pip install 'actnn[demo]'"),
+        ("sklearn", ["--data", "digits"], "pip install 'actnn[demo]'"),
         ("matplotlib", ["--plot", "a.svg"], "pip install 'actnn[plots]'"),
     ],
 )

@@ -38,7 +38,10 @@ def test_version_is_that_of_the_package(capsys):
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_can_be_imported_and_has_help(name, capsys):
     assert exit_code(*name.split(), "--help") == 0
-    assert capsys.readouterr().out.startswith("usage: ")
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: ")
+    if name.startswith("bench "):
+        assert f"example: actnn {name} " in printed
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,17 @@ def interleaved(
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
         for name, run in contestants.items():
-            start = time.perf_counter()
-            run()
+            taken = timed(run)
             if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name] += taken
     return seconds
+
+
+def timed(run: Callable[[], object]) -> list[float]:
+    """Return the seconds that something takes, as a list of one."""
+    start = time.perf_counter()
+    run()
+    return [time.perf_counter() - start]
 
 
 def summary(seconds: list[float]) -> dict[str, float]:
@@ -82,13 +88,6 @@ def commit() -> str | None:
     except OSError:
         return None
     return answer.stdout.strip() or None
-
-
-def write(record: Mapping[str, Any], out: Path | None) -> None:
-    """Print a record as one line of JSON, and append it to a file."""
-    print(json.dumps(record), flush=True)
-    if out is not None:
-        append(record, out)
 
 
 def append(record: Mapping[str, Any], out: Path) -> None:

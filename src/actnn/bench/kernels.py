@@ -7,15 +7,17 @@ which the C library can serve with stores past the caches, is measured too.
 
 from __future__ import annotations
 
+import json
 import os
+from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from actnn.bench import harness
-from actnn.cli.arguments import Parser, at_least
+from actnn.bench import harness, runs
+from actnn.bench.arguments import add_recording, parser_of
+from actnn.cli.arguments import at_least
 from actnn.core.format import FAMILIES, GROUP, Part, Rounding, derive_key, uniform_layout
 from actnn.errors import ConfigError
 from actnn.kernels.contract import Array
@@ -29,7 +31,13 @@ EXAMPLE = "actnn bench kernels --family two_sided --bits 3"
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print one JSON line."""
-    parser = Parser(prog="actnn bench kernels", description=__doc__.partition(": ")[2], epilog=f"example: {EXAMPLE}")
+    arguments = parse(argv)
+    return runs.interruptible(arguments.out, lambda: measure(arguments))
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """Read the arguments."""
+    parser = parser_of("kernels", __doc__, EXAMPLE)
     parser.add_argument("--megabytes", type=at_least(1), default=256, help="size of the float32 array (default: 256)")
     parser.add_argument("--family", choices=FAMILIES, default="two_sided")
     parser.add_argument("--bits", type=at_least(1), default=3)
@@ -37,10 +45,35 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--threads", type=at_least(1), default=os.cpu_count() or 1)
     parser.add_argument("--simd", choices=SIMD, default=None)
     parser.add_argument("--rounds", type=at_least(1), default=15)
-    parser.add_argument("--out", type=Path, help="append the line to this file")
-    arguments = parser.parse_args(argv)
+    add_recording(parser)
+    return parser.parse_args(argv)
 
+
+def measure(arguments: Namespace) -> None:
+    """Measure what is not recorded yet and print the record."""
     native = Native(find_library(), arguments.simd)
+    run = {
+        "benchmark": "kernels",
+        "code": f"{arguments.family} {arguments.bits} bits {arguments.rounding}",
+        "simd": native.simd,
+        "threads": arguments.threads,
+        "megabytes": arguments.megabytes,
+        "rounds": arguments.rounds,
+    }
+    records = runs.carry_out(
+        [[run]],
+        lambda group, told: [figures(arguments, native)],
+        out=arguments.out,
+        again=arguments.again,
+        words=lambda run: f"{run['code']}, {run['threads']} threads, {run['simd']}",
+        found=lambda record: f"encoding at {record['encode_to_memcpy']:.2f} of memcpy's speed",
+    )
+    for record in records:
+        print(json.dumps(record))
+
+
+def figures(arguments: Namespace, native: Native) -> dict[str, Any]:
+    """Return the speeds of kernels and yardsticks."""
     arrays = ReusedArrays(arguments.threads)
     elements = arguments.megabytes * 2**20 // 4
     layout = uniform_layout(
@@ -67,23 +100,12 @@ def main(argv: Sequence[str]) -> int:
     )
     medians = {name: harness.summary(seconds) for name, seconds in times.items()}
     speed = {name: values.nbytes / median["seconds"] for name, median in medians.items()}
-    harness.write(
-        {
-            "benchmark": "kernels",
-            "code": f"{arguments.family} {arguments.bits} bits {arguments.rounding}",
-            "simd": native.simd,
-            "threads": arguments.threads,
-            "megabytes": arguments.megabytes,
-            "gigabytes_per_second": {name: round(value / 1e9, 2) for name, value in speed.items()},
-            **{
-                f"{kernel}_to_{yardstick}": round(speed[kernel] / speed[yardstick], 3) for kernel, yardstick in COMPARED
-            },
-            "times": medians,
-            "machine": harness.machine(),
-        },
-        arguments.out,
-    )
-    return 0
+    ratios = {f"{kernel}_to_{yardstick}": speed[kernel] / speed[yardstick] for kernel, yardstick in COMPARED}
+    return {
+        "gigabytes_per_second": {name: round(value / 1e9, 2) for name, value in speed.items()},
+        **{name: round(ratio, 3) for name, ratio in ratios.items()},
+        "times": medians,
+    }
 
 
 class ReusedArrays(NumpyArrays):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 # For the process that is measured: every large block is mapped on its own and returned when freed, so that resident
@@ -16,5 +17,33 @@ def reset_peak() -> None:
 
 def resident(field: str) -> int:
     """Return a field of /proc/self/status in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    return field_of(Path("/proc/self/status"), field)
+
+
+def peak_growth(work: Callable[[], object]) -> int:
+    """Return by how many bytes this process grows at most during some work."""
+    reset_peak()
+    before = resident("VmRSS")
+    work()
+    return resident("VmHWM") - before
+
+
+def available() -> int:
+    """Return the memory that processes can have without swapping."""
+    return machine_memory("MemAvailable")
+
+
+def machine_total() -> int:
+    """Return the memory of the machine."""
+    return machine_memory("MemTotal")
+
+
+def machine_memory(field: str) -> int:
+    """Return a field of /proc/meminfo in bytes."""
+    return field_of(Path("/proc/meminfo"), field)
+
+
+def field_of(source: Path, field: str) -> int:
+    """Return the bytes of a line such as ``VmRSS:  1024 kB``."""
+    lines = source.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

@@ -1,7 +1,8 @@
-"""The picture of ``actnn bench convergence``: accuracy over width, a line for each level."""
+"""How pictures look: colours, scales and files; and the picture of ``actnn bench convergence``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,24 +10,56 @@ from actnn.bench.accuracies import EXACT, LEVELS, Cell, Cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png")
-# told apart by people who see fewer colours, and by their markers in print
-STYLES = {"L2": ("#d55e00", "o"), "L2.5": ("#0072b2", "s"), "L3": ("#009e73", "D")}
-EXACT_COLOUR = "#555555"
+# one colour a contestant in all pictures; told apart by people who see fewer colours, and by their markers in print
+STYLES = {
+    "exact": ("#555555", "o"),
+    "checkpoint": ("#e69f00", "v"),
+    "L0": ("#999999", "x"),
+    "L1": ("#cc79a7", "P"),
+    "L2": ("#d55e00", "o"),
+    "L2.5": ("#0072b2", "s"),
+    "L3": ("#009e73", "D"),
+    "L3.1": ("#56b4e9", "^"),
+    "L4": ("#6a51a3", "X"),
+    "L5": ("#222222", "*"),
+    "swap": ("#8c6d31", "<"),
+}
+EXACT_COLOUR = STYLES["exact"][0]
 # lines a little apart, so that error bars at one width stay readable
 APART = 1.02
 # text stays text, and equal figures give an equal file
-SVG_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "actnn", "font.size": 10}
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "actnn",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+Draw = Callable[["Figure"], object]
 
 
-def plot(cells: Cells, title: str, path: Path) -> None:
-    """Draw accuracies as an SVG or PNG file, by the path's ending."""
+def save(draw: Draw, size: tuple[float, float], *paths: Path) -> None:
+    """Draw a figure of some inches into SVG and PNG files, by the paths' endings."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(SVG_STYLE):
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    with rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # a date or a version would change a file whose figures are the same
+            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+            figure.savefig(path, dpi=200, metadata=metadata)
+
+
+def plot(cells: Cells, title: str, *paths: Path) -> None:
+    """Draw accuracies as SVG or PNG files, by the paths' endings."""
+
+    def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for (level, _), cell in cells.items():
             if level == EXACT:
@@ -35,8 +68,8 @@ def plot(cells: Cells, title: str, path: Path) -> None:
         for place, level in enumerate(lines):
             draw_level(axes, level, cells, APART ** (place - (len(lines) - 1) / 2))
         finish(axes, sorted({bits for level, bits in cells if level != EXACT}), title)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=200, metadata={"Date": None} if path.suffix == ".svg" else {})
+
+    save(draw, (6.4, 4.0), *paths)
 
 
 def draw_exact(axes: Axes, cell: Cell) -> None:
@@ -71,5 +104,4 @@ def finish(axes: Axes, widths: list[float], title: str) -> None:
     axes.set_ylabel("test accuracy, %")
     axes.set_title(title, fontsize=9, loc="left")
     axes.grid(axis="y", alpha=0.3, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")

@@ -12,21 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from actnn.bench import accuracies, harness
-from actnn.cli.arguments import Parser
+from actnn.bench.accuracies import NOTHING
+from actnn.bench.arguments import parser_of
+from actnn.bench.task import CHECKPOINT, EXACT, VARIANTS
 from actnn.errors import ConfigError
 
 Record = dict[str, Any]
+Table = tuple[list[str], list[list[str]]]
+EXAMPLE = "actnn bench tables --file README.md --results results"
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(argv: Sequence[str]) -> int:
     """Rewrite the tables of a file."""
-    parser = Parser(prog="actnn bench tables", description=__doc__.partition(": ")[2])
+    parser = parser_of("tables", __doc__, EXAMPLE)
     parser.add_argument("--file", type=Path, default=Path("README.md"))
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a table is out of date")
     arguments = parser.parse_args(argv)
-    text = arguments.file.read_text()
+    try:
+        text = arguments.file.read_text()
+    except OSError as problem:
+        raise ConfigError(f"--file {arguments.file} cannot be read: {problem}.") from problem
     new = PLACE.sub(lambda place: f"{place[1]}{table(place[2], arguments.results)}\n{place[3]}", text)
     if arguments.check:
         return int(new != text)
@@ -49,10 +56,10 @@ def table(name: str, results: Path) -> str:
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", described(records[-1]["machine"])])
 
 
-def step(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+def step(records: Sequence[Record]) -> Table:
     """Return the table of ``bench step``: one row a model and contestant."""
     newest: Mapping[tuple[Any, ...], Record] = {
-        (record["model"], record["batch"], record["size"], trainer(record)): record for record in records
+        (model_of(record), record["batch"], record["size"], trainer(record)): record for record in records
     }
     heading = [
         "model, batch, size",
@@ -84,12 +91,17 @@ def step(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
 
 
 def trainer(record: Record) -> str:
-    """Return how one contestant of ``bench step`` trains."""
+    """Return how the contestant of a record trains."""
     name = record["contestant"]
-    return name if name in ("exact", "checkpoint") else f"**actnn {record['level']}, {record['bits']:g} bits**"
+    if name in (EXACT, CHECKPOINT):
+        return name
+    # records of an earlier form name the level apart
+    words = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
+    words += [f"{variant}={record[variant]}" for variant in VARIANTS if variant in record]
+    return f"**actnn {', '.join(words)}**"
 
 
-def variance(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+def variance(records: Sequence[Record]) -> Table:
     """Return the table of ``bench variance``: one row a model and scheme."""
     newest = {(record["model"], record["data"], record["batch"], record["scheme"]): record for record in records}
     heading = ["model, images, batch", "scheme", "kept", "variance", "of L2's", "predicted", "rank correlation"]
@@ -108,7 +120,7 @@ def variance(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     return heading, rows
 
 
-def convergence(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+def convergence(records: Sequence[Record]) -> Table:
     """Return the table of ``bench convergence``: one row a level, for each group of equal settings."""
     columns = accuracies.widths(records)
     heading = ["training", "level", *(f"{bits:g} bits" for bits in columns)]
@@ -117,6 +129,88 @@ def convergence(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         for words, runs in accuracies.by_settings(records).items()
         for row in accuracies.rows(accuracies.cells(runs), columns)
     ]
+
+
+def memory(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench memory``: one row a model, batch and contestant, in GiB as the paper counts."""
+    newest = {(model_of(record), record["size"], record["batch"], trainer(record)): record for record in records}
+    heading = ["model, image", "batch", "training", "activations", "", "total", "", ""]
+    rows = []
+    for (model, size, batch, name), record in newest.items():
+        figures: list[str] = []
+        for figure in ("activation", "total"):
+            ratio = record.get(f"{figure}_ratio")
+            figures += [f"{record[f'{figure}_bytes'] / 2**30:.2f} GiB", NOTHING if ratio is None else f"{ratio:.1f}×"]
+        rows.append([f"{model}, {size}", str(batch), name, *figures, record["how"]])
+    return heading, rows
+
+
+def speed(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench speed``: one row a contestant, images a second by batch."""
+    newest = {(*place(record), trainer(record), record["batch"]): record for record in records}
+    batches = sorted({record["batch"] for record in records})
+    heading = ["model, image, memory", "training", *(f"batch {batch}" for batch in batches)]
+    rows = []
+    for words, name in dict.fromkeys(key[:2] for key in newest):
+        found = [newest.get((words, name, batch)) for batch in batches]
+        rows.append([words, name, *map(speed_cell, found)])
+    return heading, rows
+
+
+def speed_cell(record: Record | None) -> str:
+    """Return the speed of one contestant at one batch size."""
+    if record is None:
+        return NOTHING
+    return f"{record['images_per_second']:.2f}" if record["fits"] else "does not fit"
+
+
+def maxbatch(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench maxbatch``: one row a contestant."""
+    newest = {(*place(record), trainer(record)): record for record in records}
+    exact = {words: record["largest"] for (words, name), record in newest.items() if name == EXACT}
+    heading = ["model, image, memory", "training", "largest batch", "of exact"]
+    return heading, [
+        [words, name, str(record["largest"]), times(record["largest"], exact.get(words))]
+        for (words, name), record in newest.items()
+    ]
+
+
+def maxmodel(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench maxmodel``: one row a contestant, a column a dimension."""
+    newest = {
+        (f"batch {record['batch']}, {limit(record)}", trainer(record), record["dimension"]): record["largest"]
+        for record in records
+    }
+    dimensions = list(dict.fromkeys(key[2] for key in newest))
+    rows = []
+    for words, name in dict.fromkeys(key[:2] for key in newest):
+        cells = []
+        for dimension in dimensions:
+            largest, exact = newest.get((words, name, dimension)), newest.get((words, EXACT, dimension))
+            cells.append(NOTHING if largest is None else f"{largest} ({times(largest, exact)})")
+        rows.append([words, name, *cells])
+    return ["batch, memory", "training", *dimensions], rows
+
+
+def place(record: Record) -> tuple[str]:
+    """Return what contestants are compared in, as words."""
+    return (f"{model_of(record)}, {record['size']}, {limit(record)}",)
+
+
+def model_of(record: Record) -> str:
+    """Return the model of a record, with its framework unless that is torch."""
+    framework = record.get("framework", "torch")
+    return record["model"] if framework == "torch" else f"{record['model']} ({framework})"
+
+
+def limit(record: Record) -> str:
+    """Return the memory limit of a record as words."""
+    return f"{record['memory_limit'] / 1e9:.3g} GB"
+
+
+def times(value: float, exact: float | None) -> str:
+    """Return how many times exact training's a value is."""
+    return NOTHING if exact is None else f"{value / exact:.1f}×"
 
 
 def described(machine: Record) -> str:
@@ -128,8 +222,12 @@ def described(machine: Record) -> str:
     )
 
 
-TABLES: dict[str, Callable[[Sequence[Record]], tuple[list[str], list[list[str]]]]] = {
+TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "step": step,
+    "memory": memory,
+    "speed": speed,
+    "maxbatch": maxbatch,
+    "maxmodel": maxmodel,
     "variance": variance,
     "convergence": convergence,
 }

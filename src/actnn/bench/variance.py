@@ -9,6 +9,7 @@ predicted variances with the measured ones.
 from __future__ import annotations
 
 import copy
+import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actnn.bench import harness, models
+from actnn.bench import models, runs
+from actnn.bench.arguments import add_recording, parser_of, width
+from actnn.bench.children import Told
 from actnn.cli import datasets
-from actnn.cli.arguments import Parser, at_least
-from actnn.cli.small_resnet import small_resnet
+from actnn.cli.arguments import at_least
 from actnn.cli.training import compressed
 from actnn.core.verification import Moments
 
@@ -50,41 +52,63 @@ class Batch(NamedTuple):
 
 def main(argv: Sequence[str]) -> int:
     """Measure all schemes and print one JSON line each."""
-    parser = Parser(prog="actnn bench variance", description=__doc__.partition(": ")[2], epilog=f"example: {EXAMPLE}")
-    parser.add_argument("--model", default="small_resnet", choices=("small_resnet", *models.NAMES))
+    arguments = parse(argv)
+    return runs.interruptible(arguments.out, lambda: measure_all(arguments))
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """Read the arguments."""
+    parser = parser_of("variance", __doc__, EXAMPLE)
+    parser.add_argument("--model", default="small_resnet", help=f"{models.HELP} (default: small_resnet)")
     parser.add_argument("--data", default="auto", choices=("auto", "digits", "fashion-mnist"))
     parser.add_argument("--data-dir", type=Path, help="folder of the IDX files of Fashion-MNIST")
     parser.add_argument("--images", type=at_least(4), default=1024, help="images to train on")
     parser.add_argument("--batch", type=at_least(2), default=64)
     parser.add_argument("--size", type=at_least(8), default=32, help="height and width of an image")
-    parser.add_argument("--bits", type=float, default=2)
+    parser.add_argument("--bits", type=width, default=2)
     parser.add_argument("--steps", type=at_least(1), default=64, help="steps of training beforehand")
     parser.add_argument("--draws", type=at_least(2), default=20)
-    parser.add_argument("--out", type=Path, help="append the lines to this file")
+    add_recording(parser)
     arguments = parser.parse_args(argv)
     arguments.data = datasets.chosen(arguments.data, arguments.data_dir)
+    return arguments
 
+
+def measure_all(arguments: Namespace) -> None:
+    """Measure all schemes as one group: they share a trained model, and are compared with each other."""
+    settings = ("model", "data", "images", "batch", "size", "bits", "steps", "draws")
+    common = {"benchmark": "variance"} | {name: getattr(arguments, name) for name in settings}
+    records = runs.carry_out(
+        [[common | {"scheme": name} for name in (*SCHEMES, SAMPLES)]],
+        lambda group, told: figures(arguments, told),
+        out=arguments.out,
+        again=arguments.again,
+        steps=len(SCHEMES) + 1,
+        words=lambda run: f"{run['model']}, {run['data']}, {run['scheme']}",
+        found=lambda record: f"variance {record['variance']:.4g}, {record['kept_ratio']:.1f}× less kept",
+    )
+    for record in records:
+        print(json.dumps(record))
+
+
+def figures(arguments: Namespace, told: Told) -> list[dict[str, Any]]:
+    """Return the figures of all schemes on the gradient of one trained model, and their ratios."""
     stream = batches(arguments)
     model = trained(arguments, stream)
     batch, plain = next(stream), copy.deepcopy(model).restore()
     exact = gradients(copy.deepcopy(plain), batch)
-    figures = {}
+    found = {}
     for name, settings in SCHEMES.items():
         contestant = compressed(copy.deepcopy(plain), bits=arguments.bits, **settings)
-        figures[name] = measured(contestant, batch, exact, arguments.draws)
+        found[name] = measured(contestant, batch, exact, arguments.draws)
+        told(name)
     model.set_samples(batch.positions)
-    figures[SAMPLES] = measured(model, batch, exact, arguments.draws)
-    described = harness.machine()
-    for name, found in figures.items():
-        record: dict[str, Any] = {"benchmark": "variance", "scheme": name}
-        record |= {
-            key: getattr(arguments, key) for key in ("model", "data", "images", "batch", "size", "bits", "steps")
-        }
-        record |= {"draws": arguments.draws} | found
+    found[SAMPLES] = measured(model, batch, exact, arguments.draws)
+    told(SAMPLES)
+    for each in found.values():
         for other in ("original", "L2"):
-            record[f"ratio_to_{other.lower()}"] = round(found["variance"] / figures[other]["variance"], 4)
-        harness.write(record | {"machine": described}, arguments.out)
-    return 0
+            each[f"ratio_to_{other.lower()}"] = round(each["variance"] / found[other]["variance"], 4)
+    return list(found.values())
 
 
 def batches(arguments: Namespace) -> Iterator[Batch]:
@@ -98,8 +122,12 @@ def batches(arguments: Namespace) -> Iterator[Batch]:
         for chosen in torch.randperm(len(images), generator=generator).split(arguments.batch):
             if len(chosen) == min(arguments.batch, len(images)):
                 batch = functional.interpolate(images[chosen], size=(arguments.size,) * 2, mode="bilinear")
-                channels = 1 if arguments.model == "small_resnet" else 3
-                yield Batch(batch.repeat(1, channels, 1, 1), labels[chosen], chosen)
+                yield Batch(batch.repeat(1, channels(arguments), 1, 1), labels[chosen], chosen)
+
+
+def channels(arguments: Namespace) -> int:
+    """Return how many channels the images have: colours only where the model expects them."""
+    return 1 if arguments.model == "small_resnet" else 3
 
 
 def trained(arguments: Namespace, stream: Iterator[Batch]) -> nn.Module:
@@ -107,7 +135,8 @@ def trained(arguments: Namespace, stream: Iterator[Batch]) -> nn.Module:
     import torch
 
     torch.manual_seed(0)
-    model = small_resnet() if arguments.model == "small_resnet" else models.build(arguments.model)
+    classes = datasets.CLASSES if arguments.model == "small_resnet" else 1000
+    model = models.build(arguments.model, classes=classes, channels=channels(arguments))
     model = compressed(model, "L3", arguments.bits)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     for _, batch in zip(range(arguments.steps), stream, strict=False):

@@ -36,8 +36,13 @@ COMMANDS = {
     "bench convergence": Command(
         "actnn.bench.convergence:main", "train at every level and width, and compare accuracy"
     ),
-    "bench tables": Command("actnn.bench.tables:main", "write committed records as tables into a Markdown file"),
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
+    "bench memory": Command("actnn.bench.footprint:main", "weigh training by batch size, as in the paper's table"),
+    "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
+    "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),
+    "bench maxmodel": Command("actnn.bench.maxmodel:main", "find the largest model under a memory limit"),
+    "bench tables": Command("actnn.bench.tables:main", "write committed records as tables into a Markdown file"),
+    "bench plots": Command("actnn.bench.pictures:main", "draw committed records"),
 }
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from actnn.bench import children
 from actnn.bench.memory import MALLOC_SETTINGS
 from actnn.cli.arguments import Parser, at_least
 from actnn.cli.datasets import DIGITS, DIGITS_SIZE
@@ -17,7 +14,6 @@ from actnn.cli.extras import require
 from actnn.cli.measurement import MEMORY_STEPS, WARM_UP_STEPS, Settings
 from actnn.cli.progress import progress_bars
 from actnn.core.memory import readable
-from actnn.errors import ActnnError
 
 # threads that spin while they wait are slow beside whatever else the machine does
 QUIET_THREADS = {"OMP_WAIT_POLICY": "passive"}
@@ -51,26 +47,18 @@ def measure(settings: Settings) -> dict[str, dict[str, Any]]:
         def advance(name: str) -> None:
             progress.advance(bars[name])
 
-        figures = child(["times", json.dumps(asdict(settings))], QUIET_THREADS, advance)
+        figures = children.call(
+            "actnn.cli.measurement:times", asdict(settings), environment=QUIET_THREADS, told=advance
+        )
         for name in settings.contestants:
             # a process of its own: nothing else moves its peak
-            figures[name] |= child(["memory", json.dumps(asdict(settings)), name], MALLOC_SETTINGS, advance)
+            figures[name] |= children.call(
+                "actnn.cli.measurement:memory",
+                asdict(settings) | {"contestant": name},
+                environment=MALLOC_SETTINGS,
+                told=advance,
+            )
     return figures
-
-
-def child(arguments: Sequence[str], environment: dict[str, str], advance: Callable[[str], None]) -> dict[str, Any]:
-    """Carry out one measurement in a fresh process; call ``advance`` after each step and return the result."""
-    command = [sys.executable, "-m", "actnn.cli.measurement", *arguments]
-    message: dict[str, Any] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | environment, text=True) as process:
-        for line in process.stdout:
-            message = json.loads(line)
-            if "step" in message:
-                advance(message["step"])
-    if "result" not in message:
-        ended = f"the process that measures {arguments[0]} ended early with exit code {process.returncode}."
-        raise ActnnError(message.get("error", ended))
-    return message["result"]
 
 
 def show(settings: Settings, figures: dict[str, dict[str, Any]]) -> None:

@@ -1,24 +1,17 @@
-"""What the demo measures, in processes of its own: one for all times, in turns, and one for each memory figure.
-
-``python -m actnn.cli.measurement times|memory SETTINGS [CONTESTANT]`` writes lines of JSON: ``{"step": contestant}``
-after every step, and at the end ``{"result": …}`` or ``{"error": …}``.
-"""
+"""What the demo measures, in processes of its own: one for all times, in turns, and one for each memory figure."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from actnn.bench import harness
-from actnn.bench.memory import reset_peak, resident
-from actnn.bench.step import kept_bytes
+from actnn.bench.children import Told
+from actnn.bench.memory import peak_growth, reset_peak
 from actnn.cli.datasets import TEST_SHARE, digits
 from actnn.cli.small_resnet import small_resnet
 from actnn.cli.training import Training, compressed, step_count
-from actnn.errors import ActnnError
 
 WARM_UP_STEPS = 2
 MEMORY_STEPS = 4
@@ -49,7 +42,7 @@ class Settings:
         return step_count(self.images - self.test_images, self.batch, self.epochs)
 
 
-def training(settings: Settings, name: str) -> Training:
+def training(settings: Settings, name: str, tell: Told) -> Training:
     """Return a contestant; all of them begin with the same weights and see the same images."""
     import torch
 
@@ -61,24 +54,28 @@ def training(settings: Settings, name: str) -> Training:
         digits(settings.images, settings.test_images),
         batch=settings.batch,
         steps=max(settings.training_steps, WARM_UP_STEPS + MEMORY_STEPS),
-        after_step=lambda: tell(step=name),
+        after_step=lambda: tell(name),
     )
 
 
-def measure_times(settings: Settings) -> dict[str, Any]:
+def times(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """Train all contestants, an epoch each in turns; return their accuracy and the median seconds of an epoch."""
-    trainings = {name: training(settings, name) for name in settings.contestants}
+    settings = Settings(**given)
+    trainings = {name: training(settings, name, tell) for name in settings.contestants}
     epochs = {name: contestant.epoch for name, contestant in trainings.items()}
-    times = harness.interleaved(epochs, settings.epochs, warm_up=0)
+    seconds = harness.interleaved(epochs, settings.epochs, warm_up=0)
     return {
-        name: {"accuracy": contestant.accuracy(), "seconds": harness.summary(times[name])["seconds"]}
+        name: {"accuracy": contestant.accuracy(), "seconds": harness.summary(seconds[name])["seconds"]}
         for name, contestant in trainings.items()
     }
 
 
-def measure_memory(settings: Settings, name: str) -> dict[str, Any]:
+def memory(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """Take a few steps on one batch; the first ones, which allocate what stays, are not counted."""
-    contestant = training(settings, name)
+    from actnn.torch.memory import KeptBytes
+
+    settings = {name: value for name, value in given.items() if name != "contestant"}
+    contestant = training(Settings(**settings), given["contestant"], tell)
     positions = next(contestant.batches())
     images = contestant.data.train.images[positions]
 
@@ -87,39 +84,16 @@ def measure_memory(settings: Settings, name: str) -> dict[str, Any]:
             contestant.step(positions)
 
     steps(WARM_UP_STEPS)
-    peak = peak_growth(lambda: steps(MEMORY_STEPS))
-    return {"peak": peak, "kept": kept_bytes(contestant.model, lambda: contestant.model(images))}
+    peak = peak_if_told(lambda: steps(MEMORY_STEPS))
+    with KeptBytes(contestant.model) as kept:
+        contestant.model(images)
+    return {"peak": peak, "kept": kept.total}
 
 
-def peak_growth(work: Callable[[], None]) -> int | None:
+def peak_if_told(work: Callable[[], object]) -> int | None:
     """Return by how many bytes this process grows at most during some work, None where the system does not tell."""
     try:
         reset_peak()
     except OSError:
         return None
-    before = resident("VmRSS")
-    work()
-    return resident("VmHWM") - before
-
-
-def tell(**message: Any) -> None:
-    """Send a message to the parent."""
-    print(json.dumps(message), flush=True)
-
-
-MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {"times": measure_times, "memory": measure_memory}
-
-
-def main(argv: Sequence[str]) -> int:
-    """Carry out one measurement."""
-    measurement, settings, *contestant = argv
-    try:
-        tell(result=MEASUREMENTS[measurement](Settings(**json.loads(settings)), *contestant))
-    except ActnnError as error:
-        tell(error=str(error))
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return peak_growth(work)

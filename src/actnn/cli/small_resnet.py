@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def small_resnet(classes: int = 10, channels: Sequence[int] = (16, 32, 64), blocks: int = 2):
-    """Return a ResNet for images of one channel; each stage after the first halves the resolution."""
+def small_resnet(classes: int = 10, channels: Sequence[int] = (16, 32, 64), blocks: int = 2, inputs: int = 1):
+    """Return a ResNet for images of ``inputs`` channels; each stage after the first halves the resolution."""
     from torch import nn
 
     class Block(nn.Module):
@@ -32,7 +32,7 @@ def small_resnet(classes: int = 10, channels: Sequence[int] = (16, 32, 64), bloc
             return self.relu(self.branch(x) + self.shortcut(x))
 
     layers = [
-        nn.Conv2d(1, channels[0], 3, padding=1, bias=False),
+        nn.Conv2d(inputs, channels[0], 3, padding=1, bias=False),
         nn.BatchNorm2d(channels[0]),
         nn.ReLU(inplace=True),
     ]

@@ -19,12 +19,13 @@ def step_count(images: int, batch: int, epochs: int) -> int:
     return epochs * math.ceil(images / batch)
 
 
-def compressed(model: nn.Module, level: str, bits: float, *, seed: int = 0, **settings: Any) -> nn.Module:
-    """Convert a model at a level and a width; ``settings`` are other attributes of ``actnn.config``."""
+def compressed(model: nn.Module, level: str, bits: float | None, *, seed: int = 0, **settings: Any) -> nn.Module:
+    """Convert a model at a level and a width, or the level's own; ``settings`` are other attributes of config."""
     import actnn
 
     actnn.set_optimization_level(level)
-    settings["activation_compression_bits"] = [bits]
+    if bits is not None:
+        settings["activation_compression_bits"] = [bits]
     for name, value in settings.items():
         setattr(actnn.config, name, value)
     return actnn.QModule(model, seed=seed)

@@ -1,0 +1,114 @@
+"""What the arguments of benchmarks have in common: readers of lists, sizes, amounts and pictures."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from actnn.bench import models
+from actnn.bench.frameworks import FRAMEWORKS
+from actnn.bench.plots import FORMATS
+from actnn.bench.task import CONTESTANTS
+from actnn.cli.arguments import Parser, at_least
+from actnn.core.memory import parse_memory
+from actnn.errors import ConfigError
+
+Reader = Callable[[str], Any]
+
+
+def parser_of(name: str, description: str, example: str) -> Parser:
+    """Return the parser of ``actnn bench NAME``; ``description`` is the docstring of its module."""
+    text = " ".join(description.partition(": ")[2].split())
+    return Parser(prog=f"actnn bench {name}", description=text, epilog=f"example: {example}")
+
+
+def add_recording(parser: Parser, out: Path | None = None) -> None:
+    """Add where records go and whether recorded runs are measured again."""
+    default = f" (default: {out})" if out else ""
+    parser.add_argument("--out", type=Path, default=out, help=f"append one JSON line a run to this file{default}")
+    parser.add_argument("--again", action="store_true", help="measure also what is recorded there already")
+
+
+def add_training(parser: Parser, *, contestants: Sequence[str], model: str | None = "resnet50") -> None:
+    """Add who takes part, what is trained, and by what."""
+    parser.add_argument(
+        "--contestants",
+        type=different(one_of(CONTESTANTS)),
+        default=list(contestants),
+        help=f"comma-separated, of {', '.join(CONTESTANTS)} (default: {','.join(contestants)})",
+    )
+    if model is not None:
+        parser.add_argument("--model", default=model, help=f"{models.HELP} (default: {model})")
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="torch")
+    parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
+    parser.add_argument("--threads", type=at_least(1), default=os.cpu_count() or 1)
+
+
+def several(read: Reader) -> Callable[[str], list[Any]]:
+    """Return a reader of comma-separated values."""
+    return lambda text: [read(part) for part in text.split(",")]
+
+
+def different(read: Reader) -> Callable[[str], list[Any]]:
+    """Return a reader of comma-separated values that leaves out repetitions."""
+    return lambda text: list(dict.fromkeys(several(read)(text)))
+
+
+def one_of(known: Sequence[str]) -> Callable[[str], str]:
+    """Return a reader of names."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise ArgumentTypeError(f"{text!r} is not one of {', '.join(known)}")
+        return text
+
+    return read
+
+
+def number(text: str) -> float:
+    """Return a number, or one that compares with none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def width(text: str) -> float:
+    """Read an average width."""
+    bits = number(text)
+    if not 1 <= bits <= 8:
+        raise ArgumentTypeError(f"{text!r} is not a width from 1 to 8 bits")
+    return int(bits) if bits.is_integer() else bits
+
+
+def share(text: str) -> float:
+    """Read a share of the whole."""
+    if not 0 < number(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
+    return number(text)
+
+
+def size(text: str) -> tuple[int, int]:
+    """Read the height and width of an image: ``224`` or ``512x1024``."""
+    sides = text.split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) >= 8 for side in sides):
+        raise ArgumentTypeError(f"{text!r} is not a size such as 224 or 512x1024, from 8 on")
+    return int(sides[0]), int(sides[-1])
+
+
+def amount(text: str) -> int:
+    """Read an amount of memory."""
+    try:
+        return parse_memory(text)
+    except ConfigError as problem:
+        raise ArgumentTypeError(f"{text!r} is not an amount of memory such as 3GB or 400MiB") from problem
+
+
+def picture(text: str) -> Path:
+    """Read the path of a picture."""
+    if Path(text).suffix not in FORMATS:
+        raise ArgumentTypeError(f"{text!r} does not end in {' or '.join(FORMATS)}")
+    return Path(text)

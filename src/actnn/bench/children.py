@@ -1,0 +1,188 @@
+"""The one place that starts processes: a function runs in a fresh one, perhaps under a memory limit.
+
+``python -m actnn.bench.children MODULE:FUNCTION SETTINGS LIMIT PIPE`` calls the function with its settings and writes
+lines of JSON to the pipe: ``{"told": …}`` whenever the function tells something, and at the end one of ``result``,
+``error`` (an error of actnn) and ``full`` (memory ran out).
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from actnn.errors import ActnnError
+
+Told = Callable[[Any], object]
+
+NO_LIMIT = 0
+# how the frameworks and the libraries below them say that memory ran out
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "failed to map segment",
+    "thread creation failed",
+    "can't start new thread",
+    "resourceexhausted",
+)
+
+
+class DoesNotFit(ActnnError):
+    """A child that had too little memory."""
+
+
+class TookTooLong(ActnnError):
+    """A child that was ended because its time was over."""
+
+
+def nobody(message: Any) -> None:
+    """Take no notice of what a child tells."""
+
+
+def call(
+    function: str,
+    settings: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str] | None = None,
+    data_limit: int | None = None,
+    timeout: float | None = None,
+    told: Told = nobody,
+) -> dict[str, Any]:
+    """Return what ``module:function`` returns in a fresh process.
+
+    ``data_limit`` is the most private memory that the process may have, in bytes (RLIMIT_DATA). Raises DoesNotFit
+    where memory ran out, TookTooLong after ``timeout`` seconds, and ActnnError for every other failure.
+    """
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "actnn.bench.children", function, json.dumps(settings)]
+    command += [str(data_limit or NO_LIMIT), str(writing)]
+    with os.fdopen(reading) as pipe, tempfile.TemporaryFile("w+", errors="replace") as complaints:
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **(environment or {})},
+                stdout=complaints,
+                stderr=complaints,
+                pass_fds=[writing],
+            )
+        finally:
+            os.close(writing)
+        final, late = finished(process, pipe, timeout, told)
+        complaints.seek(0)
+        text = complaints.read()
+    if late:
+        raise TookTooLong(f"{function} took longer than {timeout:g} s: allow more time, or ask for less work.")
+    return answer(function, final, process.returncode, text)
+
+
+def finished(
+    process: subprocess.Popen[bytes], pipe: IO[str], timeout: float | None, told: Told
+) -> tuple[dict[str, Any], bool]:
+    """Wait for a child; return its last message and whether its time was over."""
+    over = threading.Event()
+
+    def stop() -> None:
+        over.set()
+        process.kill()
+
+    clock = threading.Timer(timeout, stop) if timeout else None
+    message: dict[str, Any] = {}
+    try:
+        if clock:
+            clock.start()
+        for message in map(json.loads, pipe):
+            if "told" in message:
+                told(message["told"])
+        process.wait()
+    finally:
+        if clock:
+            clock.cancel()
+        process.kill()
+        process.wait()
+    return message, over.is_set()
+
+
+def answer(function: str, final: Mapping[str, Any], code: int, complaints: str) -> dict[str, Any]:
+    """Return a child's result, or raise what its end means."""
+    if "result" in final:
+        if complaints:
+            print(complaints, end="", file=sys.stderr)
+        result: dict[str, Any] = final["result"]
+        return result
+    if "error" in final:
+        raise ActnnError(final["error"])
+    if "full" in final or code == -signal.SIGKILL or says_out_of_memory(complaints):
+        raise DoesNotFit(final.get("full", f"the process that runs {function} ran out of memory."))
+    lines = complaints.strip().splitlines()
+    print(complaints, end="", file=sys.stderr)
+    raise ActnnError(f"the process that runs {function} ended with code {code}: {lines[-1] if lines else 'no word'}")
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Tell whether some words mean that memory ran out."""
+    return any(words in text.lower() for words in OUT_OF_MEMORY)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error, or what it was raised from, is that memory ran out."""
+    return any(
+        isinstance(each, MemoryError)
+        or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
+        or says_out_of_memory(str(each))
+        for each in causes(error)
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Carry out one call on behalf of the parent."""
+    function, settings, limit, pipe = argv
+    # interrupting the parent ends the child too, without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # what packages say about themselves would be said once a child; what actnn says matters
+    warnings.filterwarnings("ignore", category=UserWarning)
+    warnings.filterwarnings("default", message="actnn ")
+    if int(limit) != NO_LIMIT:
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+    with os.fdopen(int(pipe), "w") as messages:
+
+        def tell(**message: Any) -> None:
+            print(json.dumps(message), file=messages, flush=True)
+
+        try:
+            module, _, name = function.partition(":")
+            work = getattr(importlib.import_module(module), name)
+            result = work(json.loads(settings), lambda message: tell(told=message))
+        except (MemoryError, RuntimeError, OSError, ImportError, ActnnError) as error:
+            if out_of_memory(error):
+                tell(full=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            elif isinstance(error, ActnnError):
+                tell(error=str(error))
+            else:
+                raise
+            return 1
+        tell(result=result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""``actnn bench memory``: what training takes, by batch size: activations and all of the process's memory.
+
+Activations are what the network keeps for backward (what the loss keeps is recorded apart); the total is the peak of a
+child process above a process without a model. Batches that do not fit are computed and marked so: exact training on
+tensors without memory, all others from what two small batches keep.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actnn.bench import measurements, memory, runs
+from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
+from actnn.bench.children import Told
+from actnn.bench.computed import exact_bytes
+from actnn.bench.runs import Group
+from actnn.bench.task import EXACT, Task, task_of
+from actnn.cli.arguments import at_least
+from actnn.core.memory import readable
+
+# the paper's table
+BATCHES = {"resnet152": (32, 64), "fcn_hrnet_w48": (2, 4)}
+SMALL_BATCHES = (2, 4)
+# what else a step needs beside activations and the model: outputs, workspaces, temporary gradients
+ROOM = 1.25
+EXAMPLE = "actnn bench memory --models resnet152 --batches 32,64 --contestants exact,L3"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure or compute all contestants and print one JSON line each."""
+    arguments = parse(argv)
+    return runs.interruptible(arguments.out, lambda: measure_all(arguments))
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """Read the arguments."""
+    parser = parser_of("memory", __doc__, EXAMPLE)
+    parser.add_argument("--models", type=different(str), default=list(BATCHES), help=f"default: {','.join(BATCHES)}")
+    parser.add_argument("--batches", type=different(at_least(1)), help="default: those of the paper's table")
+    parser.add_argument("--size", type=size, help="of an image, such as 224 or 512x1024 (default: that of the paper)")
+    parser.add_argument("--memory-limit", type=amount, help="compute what needs more (default: what is available)")
+    add_training(parser, contestants=("exact", "L2", "L3"), model=None)
+    add_recording(parser)
+    return parser.parse_args(argv)
+
+
+def measure_all(arguments: Namespace) -> None:
+    """Measure or compute each model, batch and contestant."""
+    tasks = [
+        task_of(arguments, model=model, batch=batch)
+        for model in arguments.models
+        for batch in arguments.batches or BATCHES.get(model, (8,))
+    ]
+    groups = [[{"benchmark": "memory"} | task.record(name) for name in arguments.contestants] for task in tasks]
+    by_place = {(task.model, task.batch): task for task in tasks}
+    records = runs.carry_out(
+        groups,
+        lambda group, told: measured(
+            by_place[group[0]["model"], group[0]["batch"]], group, told, arguments.memory_limit or memory.available()
+        ),
+        out=arguments.out,
+        again=arguments.again,
+        words=lambda run: f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}",
+        found=described,
+    )
+    for record in records:
+        print(json.dumps(record))
+
+
+def measured(task: Task, group: Group, told: Told, limit: int) -> list[dict[str, Any]]:
+    """Return the figures of all contestants of one model and batch, and their ratios to exact training."""
+    found = {run["contestant"]: figures(task, run["contestant"], told, limit) for run in group}
+    if EXACT in found:
+        for each in found.values():
+            for name in ("activation", "total"):
+                each[f"{name}_ratio"] = round(found[EXACT][f"{name}_bytes"] / each[f"{name}_bytes"], 3)
+    return list(found.values())
+
+
+def figures(task: Task, contestant: str, told: Told, limit: int) -> dict[str, Any]:
+    """Return the memory of one contestant, measured if it fits, else computed."""
+    # nobody needs more than exact training, so that what fits for it need not be computed for others
+    for bound in dict.fromkeys((EXACT, contestant)):
+        calculated = computed(task, bound, told)
+        if ROOM * calculated["total_bytes"] <= limit:
+            found = measurements.memory_of(task, contestant, told)
+            return {"how": "measured", "activation_bytes": found["kept_bytes"] - found["loss_bytes"]} | found
+    return calculated
+
+
+def computed(task: Task, contestant: str, told: Told) -> dict[str, Any]:
+    """Return the memory that one contestant needs at least, without training it at that size."""
+    if contestant == EXACT and task.framework == "torch":
+        found = exact_bytes(task)
+    else:
+        small = [
+            measurements.memory_of(Task.of(task.settings | {"batch": batch}), contestant, told)
+            for batch in SMALL_BATCHES
+        ]
+        names = ("kept_bytes", "loss_bytes", "own_bytes")
+        found = {name: line(task.batch, [each[name] for each in small]) for name in names}
+    return {
+        "how": "computed",
+        "activation_bytes": found["kept_bytes"] - found["loss_bytes"],
+        "total_bytes": found["kept_bytes"] + found["own_bytes"],
+    } | found
+
+
+def line(batch: int, needs: Sequence[int]) -> int:
+    """Return the need of a batch on the line through those of the small batches."""
+    slope = (needs[1] - needs[0]) / (SMALL_BATCHES[1] - SMALL_BATCHES[0])
+    return round(needs[0] + slope * (batch - SMALL_BATCHES[0]))
+
+
+def described(record: Mapping[str, Any]) -> str:
+    """Return the figures of a record that matter most."""
+    activations, total = (readable(record[name]) for name in ("activation_bytes", "total_bytes"))
+    return f"activations {activations}, total {total}, {record['how']}"

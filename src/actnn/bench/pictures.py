@@ -1,0 +1,210 @@
+"""``actnn bench plots``: draw the committed records of benchmarks, each NAME.jsonl as NAME.svg and NAME.png.
+
+A picture shows the records that have the settings of the newest one; of several of one contestant the newest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actnn.bench import accuracies, harness
+from actnn.bench.arguments import different, one_of, parser_of
+from actnn.bench.plots import EXACT_COLOUR, FORMATS, STYLES, plot, save
+from actnn.bench.task import CONTESTANTS, EXACT
+from actnn.cli.extras import require
+from actnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Record = dict[str, Any]
+GIB = 2**30
+TITLES = {"resnet50": "ResNet-50", "resnet152": "ResNet-152", "fcn_hrnet_w48": "FCN-HRNet-W48"}
+EXAMPLE = "actnn bench plots --results results --only speed,maxbatch"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Draw what there are records of and print the files."""
+    parser = parser_of("plots", __doc__, EXAMPLE)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the records")
+    parser.add_argument("--only", type=different(one_of(tuple(PICTURES))), help=f"of {', '.join(PICTURES)}")
+    arguments = parser.parse_args(argv)
+    require("a picture", ["matplotlib"])
+    for name in arguments.only or PICTURES:
+        source = arguments.results / f"{name}.jsonl"
+        if found := harness.records(source):
+            paths = [source.with_suffix(ending) for ending in FORMATS]
+            PICTURES[name](found, paths)
+            print(*paths)
+        elif arguments.only:
+            raise ConfigError(f"{source} holds no record: run the benchmark with --out {source} first.")
+    return 0
+
+
+def newest(records: Sequence[Record], same: Sequence[str], key: Sequence[str]) -> dict[Any, Record]:
+    """Return the newest record for each value of ``key`` among those that equal the last one in ``same``."""
+    last = records[-1]
+    alike = [record for record in records if all(record.get(name) == last.get(name) for name in same)]
+    return {tuple(record[name] for name in key): record for record in alike}
+
+
+def ordered(names: Sequence[str]) -> list[str]:
+    """Return contestants in their usual order, each once."""
+    return sorted(set(names), key=CONTESTANTS.index)
+
+
+def limit_of(record: Record) -> str:
+    """Return the memory limit of a record in words."""
+    return f"{record['memory_limit'] / 1e9:.3g} GB of memory"
+
+
+def title_of(record: Record) -> str:
+    """Return the model of a record in words."""
+    return TITLES.get(record["model"], record["model"])
+
+
+def convergence(records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Draw accuracy by width."""
+    groups = accuracies.by_settings(records)
+    title = accuracies.described(records[-1])
+    plot(accuracies.cells(groups[title]), title, *paths)
+
+
+def speed(records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Draw images a second by batch size; a line ends where the next batch does not fit."""
+    found = newest(records, ("framework", "model", "size", "memory_limit"), ("contestant", "batch"))
+    names = ordered([name for name, _ in found])
+    batches = sorted({batch for _, batch in found})
+    title = f"{title_of(records[-1])}, {records[-1]['size']} px, {limit_of(records[-1])}"
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for name in names:
+            fitting = [batch for batch in batches if (name, batch) in found and found[name, batch]["fits"]]
+            if fitting:
+                draw_speed(axes, name, fitting, [found[name, batch] for batch in fitting], len(fitting) < len(batches))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(batches, list(map(str, batches)))
+        axes.set_xticks([], minor=True)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("batch size (□: the largest of these that fits)")
+        axes.set_ylabel("images a second")
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.grid(axis="y", alpha=0.3, linewidth=0.6)
+        figure.legend(loc="outside right upper", frameon=False)
+
+    save(draw, (7.2, 4.0), *paths)
+
+
+def draw_speed(axes: Axes, name: str, batches: Sequence[int], found: Sequence[Record], ends: bool) -> None:
+    """Draw the line of one contestant."""
+    colour, marker = STYLES[name]
+    heights = [record["images_per_second"] for record in found]
+    # what all are compared with must not hide under them
+    line, above = ("--", 4) if name == EXACT else ("-", 3)
+    axes.plot(
+        batches, heights, line, color=colour, marker=marker, markersize=5, linewidth=1.8, label=name, zorder=above
+    )
+    if ends:
+        axes.plot(batches[-1:], heights[-1:], "s", color=colour, markersize=11, fillstyle="none", zorder=above)
+
+
+def memory(records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Draw activations and total memory, a panel for each model, a group of bars for each batch."""
+    found = newest(records, ("framework",), ("model", "size", "batch", "contestant"))
+    models = list(dict.fromkeys((model, size) for model, size, _, _ in found))
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, len(models), squeeze=False)[0]
+        for axes, (model, size) in zip(panels, models, strict=True):
+            shown = {key[2:]: record for key, record in found.items() if key[:2] == (model, size)}
+            draw_memory(axes, shown)
+            axes.set_title(f"{TITLES.get(model, model)}, {size} px", fontsize=10, loc="left")
+        panels[0].set_ylabel("memory, GiB")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        hatched = ", hatched: computed" if any(record["how"] == "computed" for record in found.values()) else ""
+        words = f"full colour and figures: activations, pale: the rest of the peak{hatched}"
+        figure.suptitle(words, fontsize=9, x=0.01, ha="left", color=EXACT_COLOUR)
+
+    save(draw, (3.9 * len(models) + 0.6, 4.2), *paths)
+
+
+def draw_memory(axes: Axes, found: Mapping[tuple[int, str], Record]) -> None:
+    """Draw one model: full colour for activations, pale for the rest of the total, hatched where computed."""
+    batches = sorted({batch for batch, _ in found})
+    names = ordered([name for _, name in found])
+    thick = 0.84 / len(names)
+    for (batch, name), record in found.items():
+        place = batches.index(batch) + (names.index(name) - (len(names) - 1) / 2) * thick
+        colour = STYLES[name][0]
+        activations, total = record["activation_bytes"] / GIB, record["total_bytes"] / GIB
+        hatch = "//" if record["how"] == "computed" else None
+        label = name if batch == batches[0] else None
+        axes.bar(place, total, thick * 0.92, color=colour, alpha=0.3, linewidth=0)
+        axes.bar(
+            place, activations, thick * 0.92, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=label
+        )
+        axes.annotate(f"{activations:.2f}", (place, total), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
+    axes.tick_params(axis="x", length=0)
+    axes.margins(y=0.1)
+    axes.grid(axis="y", alpha=0.3, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def maxbatch(records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Draw the largest batch of each contestant."""
+    found = newest(records, ("framework", "model", "size", "memory_limit"), ("contestant",))
+    title = f"largest batch, {title_of(records[-1])}, {records[-1]['size']} px, {limit_of(records[-1])}"
+
+    def draw(figure: Figure) -> None:
+        draw_largest(figure.add_subplot(), {name: record for (name,), record in found.items()}, title)
+
+    save(draw, (6.4, 0.42 * len(found) + 1.0), *paths)
+
+
+def maxmodel(records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Draw the largest depth, width and resolution of each contestant, a panel each."""
+    found = newest(records, ("framework", "batch", "memory_limit"), ("dimension", "contestant"))
+    dimensions = list(dict.fromkeys(dimension for dimension, _ in found))
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, len(dimensions), squeeze=False, sharey=True)[0]
+        for axes, dimension in zip(panels, dimensions, strict=True):
+            shown = {name: record for (other, name), record in found.items() if other == dimension}
+            draw_largest(axes, shown, dimension)
+        figure.suptitle(
+            f"largest ResNet, batch {records[-1]['batch']}, {limit_of(records[-1])}", fontsize=10, x=0.01, ha="left"
+        )
+
+    rows = max(sum(other == dimension for other, _ in found) for dimension in dimensions)
+    save(draw, (2.7 * len(dimensions) + 0.6, 0.42 * rows + 1.2), *paths)
+
+
+def draw_largest(axes: Axes, found: Mapping[str, Record], title: str) -> None:
+    """Draw a bar for each contestant with its value and how many times exact training's that is."""
+    names = ordered(list(found))
+    values = [found[name]["largest"] for name in names]
+    axes.barh(names, values, color=[STYLES[name][0] for name in names], height=0.66)
+    for place, (name, value) in enumerate(zip(names, values, strict=True)):
+        times = f"  {value / found[EXACT]['largest']:.1f}×" if EXACT in found and name != EXACT else ""
+        axes.annotate(f"{value}{times}", (value, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    if EXACT in found:
+        axes.axvline(found[EXACT]["largest"], color=EXACT_COLOUR, linewidth=0.8, linestyle=":")
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, 1.45 * max(values))
+    axes.set_title(title, fontsize=10, loc="left")
+
+
+PICTURES: dict[str, Callable[[Sequence[Record], Sequence[Path]], None]] = {
+    "convergence": convergence,
+    "speed": speed,
+    "memory": memory,
+    "maxbatch": maxbatch,
+    "maxmodel": maxmodel,
+}

@@ -1,0 +1,120 @@
+"""Processes of benchmarks: what comes back, and how a lack of memory is told from every other end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from actnn.bench import children
+from actnn.errors import ActnnError
+
+PROGRAM = """
+import errno, os, signal, sys, time
+from actnn.errors import ActnnError, ConfigError
+
+def answers(settings, tell):
+    print("a model that talks")
+    for number in range(settings["count"]):
+        tell(number)
+    return {"sum": settings["count"], "seen": os.environ.get("SEEN")}
+
+def grows(settings, tell):
+    return {"bytes": len(bytearray(settings["bytes"]))}
+
+def allocates(settings, tell):
+    import torch
+    torch.zeros(settings["bytes"], dtype=torch.uint8)
+    return {}
+
+def hides(settings, tell):
+    try:
+        raise OSError(errno.ENOMEM, "mmap")
+    except OSError as problem:
+        raise ConfigError("a slab cannot be had") from problem
+
+def aborts(settings, tell):
+    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'")
+    os.abort()
+
+def killed(settings, tell):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def refuses(settings, tell):
+    raise ActnnError("this was given, that was expected.")
+
+def breaks(settings, tell):
+    raise ValueError("a mistake of ours")
+
+def leaves(settings, tell):
+    sys.exit(3)
+
+def sleeps(settings, tell):
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Return a call of one of the functions above."""
+    (tmp_path / "child_program.py").write_text(PROGRAM)
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    return lambda name, settings=None, **options: children.call(f"child_program:{name}", settings or {}, **options)
+
+
+def test_a_child_answers_and_tells_on_the_way_whatever_it_prints(call):
+    told = []
+    found = call("answers", {"count": 3}, environment={"SEEN": "yes"}, told=told.append)
+    assert found == {"sum": 3, "seen": "yes"}
+    assert told == [0, 1, 2]
+
+
+def test_what_fits_under_the_limit_is_done(call):
+    assert call("grows", {"bytes": 10**8}, data_limit=3 * 10**8) == {"bytes": 10**8}
+
+
+@pytest.mark.parametrize("function", ["grows", "allocates"])
+def test_memory_that_the_limit_refuses_does_not_fit(function, call):
+    if function == "allocates":
+        pytest.importorskip("torch")
+    with pytest.raises(children.DoesNotFit):
+        call(function, {"bytes": 2 * 10**9}, data_limit=10**9)
+
+
+@pytest.mark.parametrize("function", ["hides", "aborts", "killed"])
+def test_every_way_in_which_a_process_ends_for_lack_of_memory_counts_as_such(function, call):
+    with pytest.raises(children.DoesNotFit):
+        call(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [("refuses", "this was given"), ("breaks", "a mistake of ours"), ("leaves", "code 3")],
+)
+def test_any_other_failure_is_an_error_with_its_reason(function, words, call):
+    with pytest.raises(ActnnError, match=words) as raised:
+        call(function)
+    assert not isinstance(raised.value, children.DoesNotFit)
+
+
+def test_a_child_that_takes_too_long_is_ended_and_does_not_count_as_fitting(call):
+    with pytest.raises(children.TookTooLong, match=r"longer than 0\.5 s"):
+        call("sleeps", timeout=0.5)
+
+
+def test_an_interrupted_parent_leaves_no_child_behind(call, monkeypatch):
+    started = []
+    popen = children.subprocess.Popen
+
+    def noted(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    def interrupt(message):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(children.subprocess, "Popen", noted)
+    with pytest.raises(KeyboardInterrupt):
+        call("answers", {"count": 10**6}, told=interrupt)
+    assert started[0].poll() is not None
