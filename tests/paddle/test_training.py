@@ -107,6 +107,13 @@ def test_recompute_of_the_whole_model_gives_the_plain_gradient_at_eight_bits(ree
     close(found["stem.0.weight"], expected["stem.0.weight"], 0.03)
 
 
+def test_a_memory_budget_beside_other_hooks_is_refused_with_the_way_out():
+    """Paddle allows one pair of saved-tensor hooks; recompute that is not reentrant needs it."""
+    ours = actnn.QModule(Recomputed(reentrant=False), level="L3", memory="1GB")
+    with pytest.raises(actnn.UnsupportedError, match="use_reentrant=True"):
+        ours(FRAMEWORK.tensor(images()))
+
+
 class Doubled(PyLayer):
     """A user's own operation, which overstates its gradient."""
 

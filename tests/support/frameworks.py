@@ -252,6 +252,10 @@ class Framework(ABC):
         """Apply a block that is computed anew in backward."""
 
     @abstractmethod
+    def recording_checkpoint(self, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a block that is computed anew in backward, and recorded in forward too."""
+
+    @abstractmethod
     def clear(self, model: Model) -> None:
         """Drop all gradients."""
 

@@ -140,6 +140,9 @@ class Paddle(Framework):
     def checkpoint(self, block, x):
         return recompute(block, x)
 
+    def recording_checkpoint(self, block, x):
+        return recompute(block, x, use_reentrant=False)
+
     def clear(self, model):
         model.clear_gradients(set_to_zero=False)
 

@@ -128,6 +128,9 @@ class Torch(Framework):
     def checkpoint(self, block, x):
         return checkpoint(block, x, use_reentrant=False)
 
+    def recording_checkpoint(self, block, x):
+        return self.checkpoint(block, x)
+
     def clear(self, model):
         model.zero_grad(set_to_none=True)
 
