@@ -35,7 +35,6 @@ def made_up() -> dict[str, list[dict]]:
             COMMON
             | {"contestant": name, "batch": batch, "how": "computed" if batch == 64 else "measured"}
             | {f"{part}_bytes": 2**30 // factor for part in ("activation", "total")}
-            | {f"{part}_ratio": factor for part in ("activation", "total")}
             for name, factor in FACTORS.items()
             for batch in (32, 64)
         ],

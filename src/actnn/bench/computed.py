@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actnn.bench.frameworks.torch import Trainee
+from actnn.bench.frameworks.torch import TorchTrainee
 from actnn.bench.task import EXACT, Task
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def exact_bytes(task: Task) -> dict[str, int]:
     from torch.autograd.graph import saved_tensors_hooks
 
     with torch.device("meta"):
-        trained = Trainee(task, EXACT)
+        trained = TorchTrainee(task, EXACT)
         own = {id(storage) for storage in storages(trained.model)}
         # held as long as they are counted: an address means nothing without memory, and an identity would be reused
         blocks: dict[int, Any] = {}

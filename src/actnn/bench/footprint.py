@@ -7,7 +7,6 @@ tensors without memory, all others from what two small batches keep.
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from actnn.bench.arguments import add_recording, add_training, amount, different
 from actnn.bench.children import Told
 from actnn.bench.computed import exact_bytes
 from actnn.bench.runs import Group
-from actnn.bench.task import EXACT, Task, task_of
+from actnn.bench.task import EXACT, Task, task_of, words_of
 from actnn.cli.arguments import at_least
 from actnn.core.memory import readable
 
@@ -48,36 +47,22 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 
 def measure_all(arguments: Namespace) -> None:
-    """Measure or compute each model, batch and contestant."""
-    tasks = [
-        task_of(arguments, model=model, batch=batch)
+    """Measure or compute each model, batch and contestant; each is a run of its own."""
+    tasks = {
+        (model, batch): task_of(arguments, model=model, batch=batch)
         for model in arguments.models
         for batch in arguments.batches or BATCHES.get(model, (8,))
+    }
+    limit = arguments.memory_limit or memory.available()
+
+    def measured(group: Group, told: Told) -> list[dict[str, Any]]:
+        (run,) = group
+        return [figures(tasks[run["model"], run["batch"]], run["contestant"], told, limit)]
+
+    groups = [
+        [{"benchmark": "memory"} | task.record(name)] for task in tasks.values() for name in arguments.contestants
     ]
-    groups = [[{"benchmark": "memory"} | task.record(name) for name in arguments.contestants] for task in tasks]
-    by_place = {(task.model, task.batch): task for task in tasks}
-    records = runs.carry_out(
-        groups,
-        lambda group, told: measured(
-            by_place[group[0]["model"], group[0]["batch"]], group, told, arguments.memory_limit or memory.available()
-        ),
-        out=arguments.out,
-        again=arguments.again,
-        words=lambda run: f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}",
-        found=described,
-    )
-    for record in records:
-        print(json.dumps(record))
-
-
-def measured(task: Task, group: Group, told: Told, limit: int) -> list[dict[str, Any]]:
-    """Return the figures of all contestants of one model and batch, and their ratios to exact training."""
-    found = {run["contestant"]: figures(task, run["contestant"], told, limit) for run in group}
-    if EXACT in found:
-        for each in found.values():
-            for name in ("activation", "total"):
-                each[f"{name}_ratio"] = round(found[EXACT][f"{name}_bytes"] / each[f"{name}_bytes"], 3)
-    return list(found.values())
+    runs.print_all(groups, measured, arguments, words=words_of, found=described)
 
 
 def figures(task: Task, contestant: str, told: Told, limit: int) -> dict[str, Any]:

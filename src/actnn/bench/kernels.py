@@ -7,7 +7,6 @@ which the C library can serve with stores past the caches, is measured too.
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
 from collections.abc import Sequence
@@ -60,16 +59,13 @@ def measure(arguments: Namespace) -> None:
         "megabytes": arguments.megabytes,
         "rounds": arguments.rounds,
     }
-    records = runs.carry_out(
+    runs.print_all(
         [[run]],
         lambda group, told: [figures(arguments, native)],
-        out=arguments.out,
-        again=arguments.again,
+        arguments,
         words=lambda run: f"{run['code']}, {run['threads']} threads, {run['simd']}",
         found=lambda record: f"encoding at {record['encode_to_memcpy']:.2f} of memcpy's speed",
     )
-    for record in records:
-        print(json.dumps(record))
 
 
 def figures(arguments: Namespace, native: Native) -> dict[str, Any]:

@@ -6,7 +6,6 @@ momentum. The search begins at what two small batches let expect, goes on in dou
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -43,13 +42,10 @@ def search_all(arguments: Namespace) -> None:
     planned = [{"benchmark": "maxbatch"} | scale.task(1).record(name) | how.record for name in arguments.contestants]
     for run in planned:
         del run["batch"]
-    records = runs.carry_out(
+    runs.print_all(
         [[run] for run in planned],
         lambda group, told: [limits.search(scale, group[0]["contestant"], how, told)],
-        out=arguments.out,
-        again=arguments.again,
+        arguments,
         words=lambda run: f"{run['model']}, {run['size']}, {run['memory_limit'] / 1e9:g} GB, {run['contestant']}",
         found=lambda record: f"batch {record['largest']} fits, {record['too_large']} does not",
     )
-    for record in records:
-        print(json.dumps(record))

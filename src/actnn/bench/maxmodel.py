@@ -5,7 +5,6 @@ The scaled ResNet is ResNet-152 at depth 152 and width 64. Searched as by ``benc
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -67,13 +66,10 @@ def search_all(arguments: Namespace) -> None:
             # what grows is no setting
             run |= {"model": "scaled resnet", "size": None if dimension == "resolution" else run["size"]}
             planned.append([{"benchmark": "maxmodel", "dimension": dimension} | run | how.record])
-    records = runs.carry_out(
+    runs.print_all(
         planned,
         lambda group, told: [limits.search(growing[group[0]["dimension"]], group[0]["contestant"], how, told)],
-        out=arguments.out,
-        again=arguments.again,
+        arguments,
         words=lambda run: f"{run['dimension']}, {run['memory_limit'] / 1e9:g} GB, {run['contestant']}",
         found=lambda record: f"{record['largest']} fits, {record['too_large']} does not",
     )
-    for record in records:
-        print(json.dumps(record))

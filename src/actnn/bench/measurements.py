@@ -8,7 +8,7 @@ from typing import Any
 
 from actnn.bench import children, harness
 from actnn.bench.children import Told
-from actnn.bench.frameworks import step, trainee
+from actnn.bench.frameworks import trainee
 from actnn.bench.memory import MALLOC_SETTINGS, peak_growth, reset_peak, resident
 from actnn.bench.task import Task
 
@@ -35,7 +35,7 @@ def times(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     trained = {name: trainee(task, name) for name in settings["contestants"]}
 
     def turn(name: str) -> None:
-        step(trained[name], keep_gradients=True)
+        trained[name].step(keep_gradients=True)
         tell(name)
 
     runs = {name: lambda name=name: turn(name) for name in trained}
@@ -50,12 +50,12 @@ def memory(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """
     task = Task.of(settings["task"])
     # a tiny model first: what the framework allocates once is not the model's
-    step(trainee(smallest(task), settings["contestant"]))
+    trainee(smallest(task), settings["contestant"]).step()
     gc.collect()
     empty = resident("VmRSS")
     trained = trainee(task, settings["contestant"])
     for _ in range(WARM_UP_STEPS):
-        step(trained, keep_gradients=True)
+        trained.step(keep_gradients=True)
         tell(1)
     trained.clear(keep=True)
     before = resident("VmRSS")
@@ -66,7 +66,7 @@ def memory(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     tell(1)
     trained.clear(keep=True)
     settled = resident("VmRSS")
-    peak = peak_growth(lambda: step(trained, keep_gradients=True))
+    peak = peak_growth(lambda: trained.step(keep_gradients=True))
     tell(1)
     figures = {"forward_bytes": growth, "peak_bytes": peak, "total_bytes": settled - empty + peak}
     return trained.kept() | figures | {"own_bytes": trained.own_bytes()}
@@ -89,7 +89,7 @@ def trial(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     for _ in range(settings["steps"]):
         private = resident("VmData") - resident("VmRSS")
         reset_peak()
-        seconds += harness.timed(lambda: step(trained))
+        seconds += harness.timed(trained.step)
         peak = private + resident("VmHWM")
         tell(1)
     return {"seconds": seconds, "private_bytes": peak}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -101,6 +103,12 @@ def carry_out(
             results += known
             advance(len(group))
     return results
+
+
+def print_all(groups: Sequence[Group], measure: Measure, arguments: Namespace, **options: Any) -> None:
+    """Carry out what ``--out`` and ``--again`` ask for and print every record as one line of JSON."""
+    for record in carry_out(groups, measure, out=arguments.out, again=arguments.again, **options):
+        print(json.dumps(record))
 
 
 def newest(recorded: Sequence[Record], run: Settings, commit: str | None = None) -> Record | None:

@@ -6,7 +6,6 @@ take turns. One that does not fit is recorded as such, and is not tried with lar
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from actnn.bench import harness, measurements, memory, runs
 from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
 from actnn.bench.children import DoesNotFit, Told
 from actnn.bench.runs import Group
-from actnn.bench.task import CONTESTANTS, Task, task_of
+from actnn.bench.task import CONTESTANTS, Task, task_of, words_of
 from actnn.cli.arguments import at_least
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")
@@ -57,16 +56,13 @@ def measure_all(arguments: Namespace) -> None:
         for task in tasks.values()
     ]
     full: set[str] = set()
-    records = runs.carry_out(
+    runs.print_all(
         groups,
         lambda group, told: measured(tasks[group[0]["batch"]], group, full, told),
-        out=arguments.out,
-        again=arguments.again,
-        words=lambda run: f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}",
+        arguments,
+        words=words_of,
         found=described,
     )
-    for record in records:
-        print(json.dumps(record))
 
 
 def measured(task: Task, group: Group, full: set[str], told: Told) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ allocator settings under which resident memory is what the program holds. Those 
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from actnn.bench import measurements, runs
 from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
 from actnn.bench.children import Told
 from actnn.bench.runs import Group
-from actnn.bench.task import EXACT, Task, task_of
+from actnn.bench.task import EXACT, Task, task_of, words_of
 from actnn.cli.arguments import at_least
 from actnn.core.memory import readable
 
@@ -61,16 +60,13 @@ def measure_all(arguments: Namespace) -> None:
     )
     common = {"rounds": arguments.rounds, "allocators": arguments.allocators}
     group = [{"benchmark": "step"} | task.record(name) | common for name in arguments.contestants]
-    records = runs.carry_out(
+    runs.print_all(
         [group],
         lambda group, told: measured(task, group, told),
-        out=arguments.out,
-        again=arguments.again,
-        words=lambda run: f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}",
+        arguments,
+        words=words_of,
         found=described,
     )
-    for record in records:
-        print(json.dumps(record))
 
 
 def measured(task: Task, group: Group, told: Told) -> list[dict[str, Any]]:

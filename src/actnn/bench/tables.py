@@ -134,13 +134,15 @@ def convergence(records: Sequence[Record]) -> Table:
 def memory(records: Sequence[Record]) -> Table:
     """Return the table of ``bench memory``: one row a model, batch and contestant, in GiB as the paper counts."""
     newest = {(model_of(record), record["size"], record["batch"], trainer(record)): record for record in records}
+    exact = {key[:3]: record for key, record in newest.items() if key[3] == EXACT}
     heading = ["model, image", "batch", "training", "activations", "", "total", "", ""]
     rows = []
     for (model, size, batch, name), record in newest.items():
         figures: list[str] = []
-        for figure in ("activation", "total"):
-            ratio = record.get(f"{figure}_ratio")
-            figures += [f"{record[f'{figure}_bytes'] / 2**30:.2f} GiB", NOTHING if ratio is None else f"{ratio:.1f}×"]
+        for figure in ("activation_bytes", "total_bytes"):
+            other = exact.get((model, size, batch), {}).get(figure)
+            less = NOTHING if other is None else f"{other / record[figure]:.1f}×"
+            figures += [f"{record[figure] / 2**30:.2f} GiB", less]
         rows.append([f"{model}, {size}", str(batch), name, *figures, record["how"]])
     return heading, rows
 
@@ -192,6 +194,23 @@ def maxmodel(records: Sequence[Record]) -> Table:
     return ["batch, memory", "training", *dimensions], rows
 
 
+def fragmentation(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench fragmentation``: one row a contestant."""
+    newest = {(model_of(record), record["batch"], record["size"], trainer(record)): record for record in records}
+    heading = ["model, batch, size up to", "training", "most alive", "most resident", "resident ÷ alive", "last half"]
+    return heading, [
+        [
+            f"{model}, {batch}, {size}",
+            name,
+            f"{max(record['live_bytes']) / 1e6:.0f} MB",
+            f"{max(record['resident_bytes']) / 1e6:.0f} MB",
+            f"{record['ratio']:.2f}",
+            f"{record['ratio_of_last_half']:.2f}",
+        ]
+        for (model, batch, size, name), record in newest.items()
+    ]
+
+
 def place(record: Record) -> tuple[str]:
     """Return what contestants are compared in, as words."""
     return (f"{model_of(record)}, {record['size']}, {limit(record)}",)
@@ -228,6 +247,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "speed": speed,
     "maxbatch": maxbatch,
     "maxmodel": maxmodel,
+    "fragmentation": fragmentation,
     "variance": variance,
     "convergence": convergence,
 }

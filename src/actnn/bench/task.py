@@ -79,3 +79,8 @@ def task_of(arguments: Namespace, **changed: Any) -> Task:
     known = {"model": model, "height": height, "width": width}
     known |= {name: getattr(arguments, name) for name in ("framework", "bits", "threads")}
     return Task(**(known | changed))
+
+
+def words_of(run: Mapping[str, Any]) -> str:
+    """Describe the run of a task and a contestant for people."""
+    return f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}"

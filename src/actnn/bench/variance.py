@@ -9,7 +9,6 @@ predicted variances with the measured ones.
 from __future__ import annotations
 
 import copy
-import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,17 +77,14 @@ def measure_all(arguments: Namespace) -> None:
     """Measure all schemes as one group: they share a trained model, and are compared with each other."""
     settings = ("model", "data", "images", "batch", "size", "bits", "steps", "draws")
     common = {"benchmark": "variance"} | {name: getattr(arguments, name) for name in settings}
-    records = runs.carry_out(
+    runs.print_all(
         [[common | {"scheme": name} for name in (*SCHEMES, SAMPLES)]],
         lambda group, told: figures(arguments, told),
-        out=arguments.out,
-        again=arguments.again,
+        arguments,
         steps=len(SCHEMES) + 1,
         words=lambda run: f"{run['model']}, {run['data']}, {run['scheme']}",
         found=lambda record: f"variance {record['variance']:.4g}, {record['kept_ratio']:.1f}× less kept",
     )
-    for record in records:
-        print(json.dumps(record))
 
 
 def figures(arguments: Namespace, told: Told) -> list[dict[str, Any]]:

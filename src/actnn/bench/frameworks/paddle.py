@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from actnn.bench.frameworks.trainee import MOMENTUM, RATE, Trainee, contest
 from actnn.bench.task import CHECKPOINT, EXACT, Task
-from actnn.cli.training import compressed
 from actnn.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from paddle import Tensor, nn
 
-RATE, MOMENTUM = 0.01, 0.9
 BLOCKS = ("BasicBlock", "BottleneckBlock", "DenseLayer", "InvertedResidual")
 
 
-class Trainee:
-    """One contestant; see the protocol of the same name."""
+class PaddleTrainee(Trainee):
+    """One contestant."""
 
     def __init__(self, task: Task, contestant: str) -> None:
         import paddle
@@ -29,44 +27,32 @@ class Trainee:
         paddle.set_device("cpu")
         paddle.base.core.set_num_threads(task.threads)
         paddle.seed(0)
-        self.model = contest(task, contestant, build(task.model, task.classes))
+        self.model = contest(task, contestant, build(task.model, task.classes), PLAIN)
         self.optimizer = paddle.optimizer.Momentum(RATE, MOMENTUM, parameters=self.model.parameters())
+        self.load(task)
+
+    def load(self, task: Task) -> None:
+        import paddle
+
         paddle.seed(1)
         self.images = paddle.randn([task.batch, 3, task.height, task.width])
         self.labels = paddle.randint(0, task.classes, [task.batch])
 
-    def forward(self) -> Tensor:
-        return self.loss(self.model(self.images))
-
     def loss(self, outputs: Tensor) -> Tensor:
-        """Return the loss of what the model gave."""
         from paddle.nn import functional
 
         return functional.cross_entropy(outputs, self.labels)
 
-    def finish(self, loss: Tensor) -> None:
-        loss.backward()
-        self.optimizer.step()
-
     def clear(self, keep: bool = False) -> None:
         self.optimizer.clear_grad(set_to_zero=keep)
 
-    def kept(self) -> dict[str, int]:
+    def counter(self) -> Any:
         from actnn.paddle.memory import KeptBytes
 
-        with KeptBytes(self.model) as kept:
-            outputs = self.model(self.images)
-            network = kept.total
-            loss = self.loss(outputs)
-        del outputs, loss
-        return {"kept_bytes": kept.total, "loss_bytes": kept.total - network}
+        return KeptBytes(self.model)
 
-    def own_bytes(self) -> int:
-        def total(tensors: Any) -> int:
-            return sum(tensor.size * tensor.element_size() for tensor in tensors)
-
-        # each parameter has a gradient and a velocity
-        return 3 * total(self.model.parameters()) + total(self.model.buffers()) + total((self.images, self.labels))
+    def bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        return sum(tensor.size * tensor.element_size() for tensor in tensors)
 
 
 def build(name: str, classes: int) -> nn.Layer:
@@ -78,14 +64,6 @@ def build(name: str, classes: int) -> nn.Layer:
         close = difflib.get_close_matches(name, known, n=3) or known
         raise ConfigError(f"Paddle has no model {name!r}: expected a name such as {', '.join(close)}.")
     return getattr(models, name)(num_classes=classes)
-
-
-def contest(task: Task, contestant: str, model: nn.Layer) -> nn.Layer:
-    """Return a model as a contestant trains it."""
-    if contestant in PLAIN:
-        return PLAIN[contestant](model)
-    settings: dict[str, Any] = {"share_codes": task.share_codes, "rounding": task.rounding}
-    return compressed(model, contestant, task.width_of(contestant), **settings)
 
 
 def recomputed(model: nn.Layer) -> nn.Layer:
@@ -103,4 +81,4 @@ def recomputed(model: nn.Layer) -> nn.Layer:
     return model
 
 
-PLAIN: dict[str, Callable[[nn.Layer], nn.Layer]] = {EXACT: lambda model: model, CHECKPOINT: recomputed}
+PLAIN: dict[str, Callable[[Any], nn.Layer]] = {EXACT: lambda model: model, CHECKPOINT: recomputed}
