@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from frameworks import Framework, cases, input_of, numbers
-from layer_cases import DROPOUT, KINDS, MAPS, NORMS, Case
+from layer_cases import KINDS, MAPS, NORMS, Case
 from networks import images, small_network
 from steps import check_finite, close, same
 
@@ -57,17 +57,6 @@ def test_autocast_keeps_codes_and_not_activations(framework: Framework):
     for _ in range(2):
         framework.step(ours, x, autocast="bfloat16")
     assert ours.report().ratio > 5
-
-
-# of Paddle's layers this one alone knows both kinds of half precision on the host
-@cases([DROPOUT])
-@halves
-def test_a_dropout_of_half_precision_equals_the_plain_one(framework: Framework, case: Case, dtype: str):
-    layer, x = framework.plain_layer(case), input_of(case)
-    found, expected = (framework.step(model, x, dtype=dtype) for model in (framework.compressed(layer), layer))
-    assert found.dtypes == expected.dtypes
-    same(found.output, expected.output)
-    close(found.gradients["input"], expected.gradients["input"], TOLERANCE[dtype])
 
 
 @cases([*MAPS, *NORMS])

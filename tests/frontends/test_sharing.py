@@ -359,11 +359,6 @@ def test_a_leaky_relu_with_readers_is_unbiased(framework: Framework, slope, afte
     check_gradients(framework, model, mean_square(batch(framework)), repeats=200)
 
 
-def test_a_leaky_relu_shares_the_code_of_its_output(framework: Framework):
-    network = row(framework, ("Conv2d", 3, 8, 3), ("LeakyReLU", 0.1), ("Conv2d", 8, 4, 1))
-    assert rows_of(framework, framework.compressed(network, 2))["1"].readers == ("2",)
-
-
 def test_shared_codes_are_the_same_for_equal_seeds(framework: Framework):
     network, x = residual(framework), numbers((6, 3, 12, 12), 7)
     found = [framework.step(framework.compressed(network, 2, 5), x).gradients for _ in range(2)]
@@ -376,6 +371,11 @@ def test_a_batch_norm_whose_beta_alone_learns_keeps_no_code(framework: Framework
     plain, x = framework.initialised(framework.sequential(*layers)), batch(framework)
     framework.freeze(layers[0].weight)
     model = framework.compressed(plain, 7)
-    reference, found = (gradient(framework, each, mean_square(x)) for each in (plain, model))
-    assert distance(found, reference) < 0.02 * np.linalg.norm(reference)
+    for each in (plain, model):
+        mean_square(x)(each).backward()
+    found, expected = framework.gradients(model), framework.gradients(plain)
+    assert "0.bias" in found
+    # plain Paddle forgets the gradient of beta where gamma does not learn
+    for name, value in expected.items():
+        close(found[name], value, 0.02, name)
     assert framework.saved_bytes(model, lambda: model(x)) == model.report().kept_bytes

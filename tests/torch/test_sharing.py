@@ -113,3 +113,10 @@ def test_a_backward_in_pieces_gives_the_same_gradient(form):
 def test_a_threshold_that_is_no_number_of_bytes_is_refused(threshold):
     with pytest.raises(actnn.ConfigError, match="pipeline_threshold"):
         actnn.config.pipeline_threshold = threshold
+
+
+# Paddle's has the slope of what is not below zero, which the sides of a code do not tell
+def test_a_leaky_relu_shares_the_code_of_its_output():
+    model = compressed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.LeakyReLU(0.1), nn.Conv2d(8, 4, 1)))
+    model(batch()).sum().backward()
+    assert {row.layer: row for row in model.report().rows}["1"].readers == ("2",)

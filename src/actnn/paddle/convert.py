@@ -78,7 +78,10 @@ class QModule(Wrapper, nn.Layer):
         return result
 
     def _indices(self, given: Any, num_samples: int | None) -> Any:
-        return super()._indices(given.numpy() if isinstance(given, Tensor) else given, num_samples)
+        if isinstance(given, Tensor):
+            # numpy knows no bfloat16; floats are refused, but with a reason
+            given = (given.astype(paddle.float32) if given.is_floating_point() else given).numpy()
+        return super()._indices(given, num_samples)
 
     def set_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load the plain model's state."""
