@@ -1,4 +1,4 @@
-"""The command line: ``actnn doctor | demo | train | bench …``, each command imported only when it is called."""
+"""The command line: ``actnn doctor | demo | train | profile | bench …``, each imported only when it is called."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ COMMANDS = {
     "doctor": Command("actnn.cli.doctor:main", "say what was found: frameworks, kernels, processor, versions"),
     "demo": Command("actnn.cli.demo:main", "train a small ResNet exactly and compressed, and compare the two"),
     "train": Command("actnn.cli.train:main", "train an image classifier, with checkpoints that resume exactly"),
+    "profile": Command("actnn.cli.profile:main", "show where the memory of a training step goes, layer by layer"),
     "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
     "bench variance": Command("actnn.bench.variance:main", "measure the noise that codes add to a gradient"),
     "bench convergence": Command(
