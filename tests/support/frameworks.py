@@ -210,10 +210,6 @@ class Framework(ABC):
         """Join tensors along an axis."""
 
     @abstractmethod
-    def add_in_place(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add to a tensor in its own memory; return it."""
-
-    @abstractmethod
     def relu(self, x: Tensor) -> Tensor:
         """Return the framework's own ReLU."""
 

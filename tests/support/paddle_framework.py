@@ -107,9 +107,6 @@ class Paddle(Framework):
     def concatenated(self, tensors, axis):
         return paddle.concat(tensors, axis)
 
-    def add_in_place(self, x, y):
-        return x.add_(y)
-
     def relu(self, x):
         return F.relu(x)
 

@@ -94,10 +94,6 @@ class Torch(Framework):
     def concatenated(self, tensors, axis):
         return torch.cat(tensors, axis)
 
-    def add_in_place(self, x, y):
-        x += y
-        return x
-
     def relu(self, x):
         return F.relu(x)
 
