@@ -46,7 +46,7 @@ native: $(VENV)/build-tools
 
 # Writes the committed records into the README's tables, and draws them.
 results: $(VENV)/test-installed
-	$(BIN)/python -m actnn bench tables --file README.md --results results
+	for file in README.md docs/results.md; do $(BIN)/python -m actnn bench tables --file $$file --results results; done
 	$(BIN)/python -m actnn bench plots --results results
 
 format: $(VENV)/test-installed

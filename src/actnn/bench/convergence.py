@@ -22,7 +22,7 @@ from actnn.cli import datasets
 from actnn.cli.arguments import at_least
 from actnn.cli.extras import require
 from actnn.cli.small_resnet import small_resnet
-from actnn.cli.training import PEAK_RATE, Training, compressed, step_count
+from actnn.cli.training import PEAK_RATE, Recipe, Training, compressed, step_count
 
 if TYPE_CHECKING:
     from torch import nn
@@ -149,7 +149,7 @@ def reached(run: Settings, images: datasets.DataSet, after_step: Callable[[], ob
         batch=run["batch"],
         steps=step_count(run["images"], run["batch"], run["epochs"]),
         seed=run["seed"],
-        rate=run["rate"],
+        recipe=Recipe(rate=run["rate"]),
         before_step=model.set_samples if run["level"] in PER_SAMPLE else lambda positions: None,
         after_step=after_step,
     )

@@ -194,6 +194,23 @@ def maxmodel(records: Sequence[Record]) -> Table:
     return ["batch, memory", "training", *dimensions], rows
 
 
+def fragmentation(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench fragmentation``: one row a contestant."""
+    newest = {(model_of(record), record["batch"], record["size"], trainer(record)): record for record in records}
+    heading = ["model, batch, size up to", "training", "most alive", "most resident", "resident ÷ alive", "last half"]
+    return heading, [
+        [
+            f"{model}, {batch}, {size}",
+            name,
+            f"{max(record['live_bytes']) / 1e6:.0f} MB",
+            f"{max(record['resident_bytes']) / 1e6:.0f} MB",
+            f"{record['ratio']:.2f}",
+            f"{record['ratio_of_last_half']:.2f}",
+        ]
+        for (model, batch, size, name), record in newest.items()
+    ]
+
+
 def place(record: Record) -> tuple[str]:
     """Return what contestants are compared in, as words."""
     return (f"{model_of(record)}, {record['size']}, {limit(record)}",)
@@ -230,6 +247,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "speed": speed,
     "maxbatch": maxbatch,
     "maxmodel": maxmodel,
+    "fragmentation": fragmentation,
     "variance": variance,
     "convergence": convergence,
 }

@@ -1,4 +1,4 @@
-"""The command line: ``actnn doctor | demo | bench …``, each command imported only when it is called."""
+"""The command line: ``actnn doctor | demo | train | profile | bench …``, each imported only when it is called."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Command:
 COMMANDS = {
     "doctor": Command("actnn.cli.doctor:main", "say what was found: frameworks, kernels, processor, versions"),
     "demo": Command("actnn.cli.demo:main", "train a small ResNet exactly and compressed, and compare the two"),
+    "train": Command("actnn.cli.train:main", "train an image classifier, with checkpoints that resume exactly"),
+    "profile": Command("actnn.cli.profile:main", "show where the memory of a training step goes, layer by layer"),
     "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
     "bench variance": Command("actnn.bench.variance:main", "measure the noise that codes add to a gradient"),
     "bench convergence": Command(
@@ -41,6 +43,9 @@ COMMANDS = {
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
     "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),
     "bench maxmodel": Command("actnn.bench.maxmodel:main", "find the largest model under a memory limit"),
+    "bench fragmentation": Command(
+        "actnn.bench.fragmentation:main", "compare what is resident with what lives, over changing shapes"
+    ),
     "bench tables": Command("actnn.bench.tables:main", "write committed records as tables into a Markdown file"),
     "bench plots": Command("actnn.bench.pictures:main", "draw committed records"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from typing import NoReturn
@@ -21,5 +22,20 @@ def at_least(least: int) -> Callable[[str], int]:
         if not text.isdecimal() or int(text) < least:
             raise ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return int(text)
+
+    return read
+
+
+def number_from(least: float, most: float, what: str) -> Callable[[str], float]:
+    """Return a reader of numbers in a range, both ends included."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:
+            raise ArgumentTypeError(f"{text!r} is not {what}")
+        return number
 
     return read

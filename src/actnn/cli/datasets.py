@@ -1,4 +1,4 @@
-"""The images that commands train on: handwritten digits from scikit-learn, and Fashion-MNIST where it is installed."""
+"""The images that commands train on: digits from scikit-learn, Fashion-MNIST, and whatever lies in IDX files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,22 +33,60 @@ class DataError(ActnnError):
     """A data set that is missing or damaged."""
 
 
+class Images(Protocol):
+    """Images with their labels, of which batches are taken by position."""
+
+    @property
+    def count(self) -> int:
+        """How many images there are."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each."""
+
+    def batch(self, positions: Tensor, epoch: int | None) -> tuple[Tensor, Tensor]:
+        """Return some images and their labels; ``epoch`` varies them, None leaves them as they are."""
+
+    def prepare(self, positions: Tensor, epoch: int | None) -> None:
+        """Begin to fetch what ``batch`` will be asked for next."""
+
+    def limited(self, count: int) -> Images:
+        """Return the first ``count`` images."""
+
+
 class Part(NamedTuple):
-    """Images ``[count, 1, height, width]`` with their labels ``[count]``."""
+    """Images ``[count, channels, height, width]`` in memory, with their labels ``[count]``."""
 
     images: Tensor
     labels: Tensor
+
+    @property
+    def count(self) -> int:
+        """How many images there are."""
+        return len(self.labels)
+
+    def batch(self, positions: Tensor, epoch: int | None) -> tuple[Tensor, Tensor]:
+        """Return some images and their labels."""
+        return self.images[positions], self.labels[positions]
+
+    def prepare(self, positions: Tensor, epoch: int | None) -> None:
+        """Do nothing: the images are in memory."""
+
+    def limited(self, count: int) -> Part:
+        """Return the first ``count`` images."""
+        return Part(self.images[:count], self.labels[:count])
 
 
 class DataSet(NamedTuple):
     """What a network learns from, and what it is tested on."""
 
-    train: Part
-    test: Part
+    train: Images
+    test: Images
+    classes: int = CLASSES
 
     def limited(self, count: int) -> DataSet:
         """Return the same set with at most ``count`` images to learn from."""
-        return self._replace(train=Part(self.train.images[:count], self.train.labels[:count]))
+        return self._replace(train=self.train.limited(count))
 
 
 def chosen(name: str, folder: Path | None) -> str:
@@ -80,30 +118,41 @@ def digits(count: int, test_count: int) -> DataSet:
 
 
 def fashion_mnist(folder: Path) -> DataSet:
-    """Return the set whose IDX files lie in a folder, all images normalised by those to learn from."""
+    """Return Fashion-MNIST, or another set of ten classes, from the folder of its IDX files."""
+    return idx_folder(folder, CLASSES)
+
+
+def idx_folder(folder: Path, classes: int | None = None) -> DataSet:
+    """Return the set whose IDX files lie in a folder, all images normalised by those to learn from.
+
+    Without ``classes`` there are as many as the labels to learn from tell.
+    """
     import torch
 
-    parts = [pixels_and_labels(folder, name) for name in ("train", "t10k")]
+    learnt = pixels_and_labels(folder, "train", classes)
+    classes = classes or int(learnt[1].max()) + 1
+    parts = [learnt, pixels_and_labels(folder, "t10k", classes)]
     deviation, mean = torch.std_mean(torch.tensor(parts[0][0], dtype=torch.float32))
-    return DataSet(
-        *(
-            Part(
-                torch.tensor(pixels, dtype=torch.float32).sub_(mean).div_(deviation).unsqueeze(1),
-                torch.tensor(labels, dtype=torch.int64),
-            )
-            for pixels, labels in parts
+    train, test = (
+        Part(
+            torch.tensor(pixels, dtype=torch.float32).sub_(mean).div_(deviation).unsqueeze(1),
+            torch.tensor(labels, dtype=torch.int64),
         )
+        for pixels, labels in parts
     )
+    return DataSet(train, test, classes)
 
 
-def pixels_and_labels(folder: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def pixels_and_labels(
+    folder: Path, name: str, classes: int | None = CLASSES
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return one part's images ``[count, height, width]`` and labels ``[count]``, checked against each other."""
     pixels = read_idx(found(folder, f"{name}-images-idx3-ubyte"), 3)
     labels = read_idx(found(folder, f"{name}-labels-idx1-ubyte"), 1)
     if len(pixels) != len(labels) or not len(labels):
         raise DataError(f"{folder} has {len(pixels)} {name} images and {len(labels)} labels: expected as many of both.")
-    if labels.max() >= CLASSES:
-        raise DataError(f"{folder} has a {name} label {labels.max()}: expected labels below {CLASSES}.")
+    if classes is not None and labels.max() >= classes:
+        raise DataError(f"{folder} has a {name} label {labels.max()}: expected labels below {classes}.")
     return pixels, labels
 
 

@@ -7,7 +7,14 @@ from importlib.util import find_spec
 
 from actnn.errors import UnsupportedError
 
-EXTRAS = {"torch": "torch", "sklearn": "demo", "rich": "demo", "matplotlib": "plots"}
+EXTRAS = {
+    "torch": "torch",
+    "sklearn": "demo",
+    "rich": "demo",
+    "matplotlib": "plots",
+    "PIL": "train",
+    "tensorboard": "tensorboard",
+}
 
 
 def require(who: str, modules: Iterable[str]) -> None:

@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-def progress_bars(**options: Any) -> Progress:
-    """Return bars with a name, a count and the time; ``options`` are those of rich's Progress."""
+def progress_bars(*more: str, bar_width: int = 40, **options: Any) -> Progress:
+    """Return bars with a name, a count and the time; ``more`` are texts behind them, ``options`` rich's Progress's."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, **options)
+    columns = TextColumn("{task.description}"), BarColumn(bar_width), MofNCompleteColumn(), TimeElapsedColumn()
+    texts = [TextColumn(text, table_column=Column(no_wrap=True, overflow="ellipsis")) for text in more]
+    return Progress(*columns, *texts, **options)

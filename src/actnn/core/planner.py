@@ -84,6 +84,11 @@ class Planner:
             return True
         return self._steps <= FIRST_STEPS or self._steps % OBSERVED == 0
 
+    @property
+    def records(self) -> list[Record]:
+        """What was learnt of each code since the last forward began."""
+        return [record for own in self._observed.values() for record in own]
+
     def stride(self, elements: int) -> int:
         """Return which groups of a sample are measured: every one, or one of so many."""
         if self.predictions is not None:

@@ -40,6 +40,11 @@ class Record:
         """Whether all ranges are finite."""
         return math.isfinite(self.ranges.sum())
 
+    @property
+    def sensitivity(self) -> float:
+        """What noise of one squared range in all its samples would add to the gradient's variance, once observed."""
+        return float((self.ranges @ (self.weights[:, None] * SIDES)).sum())
+
     def noise(self, columns: Floats, factor: float) -> Floats:
         """Return the energy of each sample's noise in what a reader feels of it."""
         bits = self.layout.sample_bits or (self.layout.bits,) * self.layout.samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from actnn.core.policy import Policy
 from actnn.core.records import Record
 from actnn.core.report import Report, Row
 from actnn.core.samples import Floats, Indices
+from actnn.core.session_state import load_state, state_of
 from actnn.core.site import Site
 from actnn.core.slabs import Slabs
 from actnn.core.store import Memory, Store, Swap
@@ -222,6 +223,14 @@ class Session:
 
     def _kept_bytes(self) -> int:
         return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return, between steps, all that the next ones depend on, as plain data."""
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a session of the same model was when its state was taken."""
+        load_state(self, state)
 
     def __getstate__(self) -> dict[str, Any]:
         # tags belong to tensors of this process

@@ -29,6 +29,11 @@ class PaddleTrainee(Trainee):
         paddle.seed(0)
         self.model = contest(task, contestant, build(task.model, task.classes), PLAIN)
         self.optimizer = paddle.optimizer.Momentum(RATE, MOMENTUM, parameters=self.model.parameters())
+        self.load(task)
+
+    def load(self, task: Task) -> None:
+        import paddle
+
         paddle.seed(1)
         self.images = paddle.randn([task.batch, 3, task.height, task.width])
         self.labels = paddle.randint(0, task.classes, [task.batch])

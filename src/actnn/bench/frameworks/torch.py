@@ -13,6 +13,14 @@ from actnn.bench.task import CHECKPOINT, EXACT, Task
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+
+def form_of(task: Task) -> Any:
+    """Return the memory format of a task's tensors."""
+    import torch
+
+    return torch.channels_last if task.channels_last else torch.contiguous_format
+
+
 PLAIN: dict[str, Callable[[Any], nn.Module]] = {EXACT: lambda model: model, CHECKPOINT: checkpointed}
 
 
@@ -25,11 +33,15 @@ class TorchTrainee(Trainee):
         torch.set_num_threads(task.threads)
         torch.manual_seed(0)
         model = models.build(task.model, classes=task.classes)
-        form = torch.channels_last if task.channels_last else torch.contiguous_format
-        self.model = contest(task, contestant, model.to(memory_format=form), PLAIN)
+        self.model = contest(task, contestant, model.to(memory_format=form_of(task)), PLAIN)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=MOMENTUM)
+        self.load(task)
+
+    def load(self, task: Task) -> None:
+        import torch
+
         torch.manual_seed(1)
-        self.images = torch.randn(task.batch, 3, task.height, task.width).contiguous(memory_format=form)
+        self.images = torch.randn(task.batch, 3, task.height, task.width).contiguous(memory_format=form_of(task))
         # a segmentation model has a class for every pixel
         places = (task.height, task.width) if task.model in models.SEGMENTATION else ()
         self.labels = torch.randint(0, task.classes, (task.batch, *places))

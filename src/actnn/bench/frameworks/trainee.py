@@ -15,13 +15,17 @@ RATE, MOMENTUM = 0.01, 0.9
 class Trainee(ABC):
     """A contestant, made by ``Trainee(task, contestant)``; equal tasks give equal weights and equal batches.
 
-    A framework sets ``model``, ``optimizer`` (SGD with momentum), ``images`` and ``labels``.
+    A framework sets ``model`` and ``optimizer`` (SGD with momentum), and loads the task's batch.
     """
 
     model: Any
     optimizer: Any
     images: Any
     labels: Any
+
+    @abstractmethod
+    def load(self, task: Task) -> None:
+        """Take the ``images`` and ``labels`` of a task, which may be of another size than those before."""
 
     @abstractmethod
     def loss(self, outputs: Any) -> Any:

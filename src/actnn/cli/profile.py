@@ -1,0 +1,122 @@
+"""``actnn profile``: where the memory of a training step goes, layer by layer, exact against compressed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from actnn.bench import children, harness, models
+from actnn.bench.memory import MALLOC_SETTINGS, machine_total
+from actnn.cli.arguments import Parser, at_least
+from actnn.cli.extras import require
+from actnn.cli.profile_child import Settings
+from actnn.core.memory import parse_memory
+from actnn.core.policy import LEVELS
+from actnn.errors import ActnnError, ConfigError
+from actnn.report import page, terminal
+
+EXAMPLE = """\
+examples:
+  actnn profile resnet50 --batch 8 --size 224 --level L3 --bits 2 --html report.html
+  actnn profile mymodels:unet --input 1,256,256 --batch 4 --peak"""
+# threads that spin while they wait are slow beside whatever else the machine does; the profiler's log is not ours
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KINETO_LOG_LEVEL": "99", **MALLOC_SETTINGS}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Profile one model; print tables, and write the report where asked for."""
+    arguments = parse(argv)
+    require("the profile", ("torch",))
+    for path in (arguments.html, arguments.json):
+        check_writable(path)
+    compressed = Settings(
+        arguments.model, arguments.batch, arguments.input, arguments.classes, arguments.level, arguments.bits
+    )
+    profile: dict[str, Any] = {"settings": asdict(compressed), "machine": harness.machine()}
+    for name, settings in (("exact", replace(compressed, level=None)), ("compressed", compressed)):
+        profile[name] = measured(name, settings)
+    memory = arguments.memory or machine_total()
+    print("\n".join(terminal.lines(profile, arguments.peak, memory)))
+    if arguments.json is not None:
+        write(arguments.json, json.dumps(profile))
+    if arguments.html is not None:
+        write(arguments.html, page.html(profile, memory))
+    return 0
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, and say so."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r} ({error.strerror}): choose another file.") from error
+    print(f"actnn profile: wrote {path}", file=sys.stderr)
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """Read the arguments."""
+    parser = Parser(
+        prog="actnn profile",
+        description=__doc__.partition(": ")[2],
+        epilog=EXAMPLE,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", metavar="MODEL", help=models.HELP)
+    parser.add_argument("--batch", type=at_least(1), default=8, help="images in a step (default: 8)")
+    parser.add_argument("--size", type=at_least(1), default=224, help="height and width of an image (default: 224)")
+    parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one input, instead of --size")
+    parser.add_argument("--classes", type=at_least(1), default=1000, help="classes to build for (default: 1000)")
+    parser.add_argument("--level", default="L3", choices=LEVELS, help=f"{', '.join(LEVELS)} (default: L3)")
+    parser.add_argument("--bits", type=float, default=2, help="average width of codes (default: 2)")
+    parser.add_argument("--memory", type=amount, help="memory that batches are to fit in (default: this machine's)")
+    parser.add_argument("--peak", action="store_true", help="print everything that lives at the peak")
+    parser.add_argument("--html", type=Path, help="write a report that opens in any browser, offline")
+    parser.add_argument("--json", type=Path, help="write everything that was measured")
+    arguments = parser.parse_args(argv)
+    arguments.input = arguments.input or (3, arguments.size, arguments.size)
+    return arguments
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Read a shape such as 3,224,224."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise ArgumentTypeError(f"{text!r} is not a shape such as 3,224,224")
+    return tuple(map(int, parts))
+
+
+def amount(text: str) -> int:
+    """Read an amount of memory such as 16GB."""
+    try:
+        return parse_memory(text)
+    except ConfigError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise ConfigError before anything is measured for a file that cannot be written."""
+    if path is None:
+        return
+    existed = path.exists()
+    try:
+        with path.open("a"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r} ({error.strerror}): choose another file.") from error
+
+
+def measured(name: str, settings: Settings) -> dict[str, Any]:
+    """Return what one contestant measures, in a fresh process."""
+    if sys.stderr.isatty():
+        print(f"measuring {name} training …", file=sys.stderr, flush=True)
+    try:
+        return children.call("actnn.cli.profile_child:measure", asdict(settings), environment=ENVIRONMENT)
+    except children.DoesNotFit as error:
+        raise ActnnError(f"there is too little memory for {name} training: {error} Try a smaller --batch.") from error

@@ -1,0 +1,145 @@
+"""``actnn train``: train an image classifier on real data, exactly resumable."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from actnn.bench import harness
+from actnn.cli.extras import require
+from actnn.cli.train import checkpoint
+from actnn.cli.train.checkpoint import CheckpointError, said
+from actnn.cli.train.contestants import contestants, fingerprint, load_data
+from actnn.cli.train.display import Display, Outcome, show
+from actnn.cli.train.interruption import Interrupted, Interruption
+from actnn.cli.train.journal import Board, Journal
+from actnn.cli.train.options import Settings, parse
+from actnn.cli.train.run import Run, versions
+from actnn.errors import ConfigError
+
+CHECKPOINT, LOG, WEIGHTS, EVENTS = "checkpoint.pt", "log.jsonl", "model.pt", "events"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train, and print what was reached; 130 when interrupted, with everything saved."""
+    settings, arguments = parse(argv)
+    require("actnn train", ["torch", "rich", *["tensorboard"] * arguments.tensorboard])
+    with Interruption() as interruption:
+        try:
+            train(settings, arguments, interruption)
+        except Interrupted:
+            say(f"interrupted; all is saved in {arguments.out}, and the same command with --resume goes on from there.")
+            return interruption.exit_code
+        except KeyboardInterrupt:
+            say(f"ended at once; --resume goes on from the last checkpoint in {arguments.out}.")
+            return interruption.exit_code
+    return 0
+
+
+def train(settings: Settings, arguments: Namespace, interruption: Interruption) -> None:
+    """Carry out a run, or what is left of it."""
+    out: Path = arguments.out
+    state = earlier(settings, arguments)
+    threads = choose_threads(arguments.threads, state)
+    data = load_data(settings)
+    about = {"fingerprint": fingerprint(data), "threads": threads, "versions": versions()}
+    if state is not None:
+        check_same(state, about, out)
+    trainings = contestants(settings, data)
+    interruption.check()
+    with said(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if state is None:
+            (out / CHECKPOINT).unlink(missing_ok=True)
+    leader = next(iter(trainings.values()))
+    taken = 0 if state is None else next(iter(state["trainings"].values()))["taken"]
+    board = Board(out / EVENTS, taken) if arguments.tensorboard else None
+    journal = Journal(out / LOG, 0 if state is None else state["log"], board)
+    with Display(trainings, leader.steps, taken) as display:
+        run = Run(
+            settings,
+            trainings,
+            {name: Outcome() for name in trainings},
+            out / CHECKPOINT,
+            journal,
+            display,
+            interruption,
+            about,
+            arguments.checkpoint_every,
+            arguments.log_every,
+        )
+        begin(run, state)
+        run.go()
+    journal.close()
+    checkpoint.write_atomically(out / WEIGHTS, checkpoint.serialized(list(trainings.values())[-1].model.state_dict()))
+    show(run.outcomes, settings.epochs)
+    print(f"weights: {out / WEIGHTS}, log: {out / LOG}")
+
+
+def earlier(settings: Settings, arguments: Namespace) -> dict[str, Any] | None:
+    """Return the checkpoint to go on from, None for a run from the beginning."""
+    path = arguments.out / CHECKPOINT
+    if not path.exists():
+        if arguments.resume:
+            say(f"{arguments.out} has no checkpoint yet: the run begins anew.")
+        return None
+    if arguments.overwrite:
+        return None
+    if not arguments.resume:
+        raise ConfigError(
+            f"{arguments.out} holds a run already: go on with --resume, replace it with --overwrite, or name another "
+            "--out."
+        )
+    state = checkpoint.load(path)
+    settings.check_equal(state["settings"], arguments.out)
+    return state
+
+
+def choose_threads(given: int | None, state: dict[str, Any] | None) -> int:
+    """Let torch work with as many threads as asked for, or as the run had before, and return how many."""
+    import torch
+
+    before = None if state is None else state["threads"]
+    if given is not None and before is not None and given != before:
+        raise ConfigError(
+            f"--threads {given}: this run had {before}, and with another number sums round differently. Leave it out."
+        )
+    if given or before:
+        torch.set_num_threads(given or before)
+    return torch.get_num_threads()
+
+
+def check_same(state: dict[str, Any], about: dict[str, Any], out: Path) -> None:
+    """Raise CheckpointError where the images changed; warn where a version did."""
+    if state["fingerprint"] != about["fingerprint"]:
+        raise CheckpointError(
+            f"the run in {out} had other images ({state['fingerprint']}, now {about['fingerprint']}): bring those "
+            "back, or name another --out."
+        )
+    if state["versions"] != about["versions"]:
+        say(f"the run began with {state['versions']}, now it is {about['versions']}: results may differ in last bits.")
+
+
+def begin(run: Run, state: dict[str, Any] | None) -> None:
+    """Bring a run to where it begins or goes on, and note that in its log."""
+    if state is None:
+        run.journal.write("run", **run.settings.as_dict(), **run.about, machine=harness.machine())
+        # what cannot be saved is better known now than after an hour
+        run.save()
+        return
+    run.load(state)
+    if run.journal.missing:
+        say(f"{run.journal.path} lacks its last {run.journal.missing} bytes; the run goes on without them.")
+    if run.is_over:
+        say(f"the run in {run.path.parent} is complete.")
+        return
+    run.journal.write("resume", epoch=run.leader.epoch_number, step=run.leader.taken, **run.about)
+    say(f"going on after {run.leader.taken} of {run.leader.steps} steps.")
+
+
+def say(line: str) -> None:
+    """Print a line for whoever called."""
+    print(f"actnn: {line}", file=sys.stderr, flush=True)

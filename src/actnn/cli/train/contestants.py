@@ -1,0 +1,126 @@
+"""What a run trains: its images, and one training, or one and its exact twin."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actnn.bench import models
+from actnn.cli import datasets
+from actnn.cli.augmentation import Shifted
+from actnn.cli.datasets import DataError, DataSet
+from actnn.cli.extras import require
+from actnn.cli.image_folder import image_folder
+from actnn.cli.train.options import SIZE, Settings
+from actnn.cli.training import Training, compressed, step_count
+from actnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+EXACT = "exact"
+IDX = "idx:"
+NAMED = ("digits", "fashion-mnist")
+# images that are looked at to tell a set from another
+SOME = 8
+
+
+def load_data(settings: Settings) -> DataSet:
+    """Return the images of a run."""
+    named = settings.data in NAMED or settings.data.startswith(IDX)
+    if named and settings.size is not None:
+        raise ConfigError(f"--size {settings.size} is for folders of images; those of {settings.data} have their own.")
+    if settings.data_dir is not None and settings.data != "fashion-mnist":
+        raise ConfigError(f"--data-dir is where fashion-mnist lies; --data {settings.data} does not need it.")
+    data = named_data(settings) if named else folder_data(settings)
+    if settings.augment and named:
+        data = data._replace(train=Shifted(data.train, settings.seed))
+    data = data.limited(settings.images or data.train.count)
+    if data.train.count % settings.batch == 1:
+        raise ConfigError(
+            f"with {data.train.count} images and --batch {settings.batch} the last step of an epoch has a single "
+            f"image, of which BatchNorm has no statistics: use --images {data.train.count - 1}, or another --batch."
+        )
+    return data
+
+
+def named_data(settings: Settings) -> DataSet:
+    """Return a set of small images, all in memory."""
+    if settings.data.startswith(IDX):
+        return datasets.idx_folder(Path(settings.data.removeprefix(IDX)))
+    if settings.data == "digits":
+        require("--data digits", ["sklearn"])
+    return datasets.load(settings.data, None if settings.data_dir is None else Path(settings.data_dir))
+
+
+def folder_data(settings: Settings) -> DataSet:
+    """Return a set of images in files."""
+    folder = Path(settings.data)
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no set of images {settings.data!r}: expected {', '.join(NAMED)}, {IDX}FOLDER, or a folder."
+        )
+    require("a folder of images", ["PIL"])
+    return image_folder(folder, settings.size or SIZE, settings.seed, settings.augment)
+
+
+def fingerprint(data: DataSet) -> dict[str, Any]:
+    """Return by what another set of images is told from this one."""
+    import torch
+
+    some = data.train.batch(torch.arange(min(SOME, data.train.count)), None)[0]
+    return {
+        "images": data.train.count,
+        "test_images": data.test.count,
+        "classes": data.classes,
+        "labels": zlib.crc32(data.train.labels.numpy().tobytes()),
+        "pixels": zlib.crc32(some.numpy().tobytes()),
+    }
+
+
+def contestants(settings: Settings, data: DataSet) -> dict[str, Training]:
+    """Return the trainings of a run by name; all begin with the same weights and see the same images."""
+    bits = "" if settings.bits is None else f", {settings.bits:g} bits"
+    names = [*([EXACT] if settings.compare else []), f"{settings.level}{bits}"]
+    return {name: training(settings, data, exact=name == EXACT) for name in names}
+
+
+def training(settings: Settings, data: DataSet, exact: bool) -> Training:
+    """Return one training, before its first step."""
+    import torch
+
+    torch.manual_seed(settings.seed)
+    image = data.test.batch(torch.arange(1), None)[0]
+    model = models.build(settings.model, classes=data.classes, channels=image.shape[1])
+    if settings.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    check_takes(model, image, settings.model)
+    if not exact:
+        model = compressed(model, settings.level, settings.bits, seed=settings.seed, memory=settings.memory)
+    # weights took more random numbers in some models than in others
+    torch.manual_seed(settings.seed)
+    return Training(
+        model.train(),
+        data,
+        batch=settings.batch,
+        steps=step_count(data.train.count, settings.batch, settings.epochs),
+        seed=settings.seed,
+        recipe=settings.recipe,
+        before_step=model.set_samples if settings.samples and not exact else lambda positions: None,
+    )
+
+
+def check_takes(model: nn.Module, image: Any, name: str) -> None:
+    """Raise ConfigError where a model cannot take images of this size, before anything else is done."""
+    import torch
+
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(image)
+    except (RuntimeError, ValueError, AssertionError) as problem:
+        reason = str(problem).partition("\n")[0]
+        raise ConfigError(
+            f"the model {name!r} does not take images of {tuple(image.shape[1:])} (channels, height, width): {reason}"
+        ) from problem

@@ -1,0 +1,115 @@
+"""What a run shows: bars while it trains, a line for each epoch, and a table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from actnn.cli.progress import progress_bars
+from actnn.core.memory import readable
+
+SMOOTHING = 0.9
+# short enough for all figures to fit beside it
+BAR_WIDTH = 16
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one step of one training tells; what was not measured is None."""
+
+    loss: float
+    images_per_second: float
+    kept_bytes: int | None
+    resident_bytes: int | None
+
+    def __str__(self) -> str:
+        words = [f"loss {self.loss:.3f}", f"{self.images_per_second:.0f} images/s"]
+        amounts = {"kept": self.kept_bytes, "resident": self.resident_bytes}
+        words += [f"{name} {readable(amount)}" for name, amount in amounts.items() if amount is not None]
+        return " · ".join(words)
+
+
+@dataclass
+class Outcome:
+    """What one training reached so far: its last epoch's figures, the seconds of all its steps, and bytes kept."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    seconds: float = 0.0
+    kept_bytes: int | None = None
+
+
+class Display:
+    """Bars, one for each training, where somebody watches; lines either way."""
+
+    def __init__(self, names: Iterable[str], steps: int, taken: int) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        options = {"console": self._console, "transient": True, "disable": not self._console.is_terminal}
+        self._progress = progress_bars("{task.fields[figures]}", bar_width=BAR_WIDTH, **options)
+        self._bars = {name: self._progress.add_task(name, total=steps, completed=taken, figures="") for name in names}
+        self._speeds: dict[str, float] = {}
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+        self._progress.stop()
+
+    def step(self, name: str, taken: int, figures: Figures) -> None:
+        """Show a step."""
+        before = self._speeds.get(name, figures.images_per_second)
+        self._speeds[name] = SMOOTHING * before + (1 - SMOOTHING) * figures.images_per_second
+        shown = Figures(figures.loss, self._speeds[name], figures.kept_bytes, figures.resident_bytes)
+        self._progress.update(self._bars[name], completed=taken, figures=str(shown))
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def epoch_line(name: str, epoch: int, epochs: int, loss: float, accuracy: float, speed: float) -> str:
+    """Return what is said after an epoch."""
+    return f"epoch {epoch}/{epochs}, {name}: loss {loss:.4f}, accuracy {accuracy:.2%}, {speed:.0f} images/s"
+
+
+def show(outcomes: Mapping[str, Outcome], epochs: int) -> None:
+    """Print what all trainings reached and, where there are two, by what they differ."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = [
+        ("test accuracy", [f"{outcome.accuracy:.2%}" for outcome in outcomes.values()]),
+        ("loss in the last epoch", [f"{outcome.loss:.4f}" for outcome in outcomes.values()]),
+        ("time of an epoch", [f"{outcome.seconds / epochs:.2f} s" for outcome in outcomes.values()]),
+        ("kept for backward", [kept(outcome.kept_bytes) for outcome in outcomes.values()]),
+    ]
+    table = Table("", *outcomes)
+    differences: Sequence[Any] = [()] * len(rows)
+    if len(outcomes) == 2:
+        table.add_column("difference")
+        differences = [(text,) for text in differences_of(*outcomes.values(), epochs=epochs)]
+    for (label, cells), difference in zip(rows, differences, strict=True):
+        table.add_row(label, *cells, *difference)
+    Console().print(table)
+
+
+def kept(nbytes: int | None) -> str:
+    """Return an amount that may be unknown."""
+    return "not measured" if nbytes is None else readable(nbytes)
+
+
+def differences_of(exact: Outcome, ours: Outcome, epochs: int) -> list[str]:
+    """Return in words how the second of two trainings differs from the first."""
+    times = ours.seconds / exact.seconds if exact.seconds else 1.0
+    ratio = f"{exact.kept_bytes / ours.kept_bytes:.1f}× less" if exact.kept_bytes and ours.kept_bytes else ""
+    return [
+        f"{100 * (ours.accuracy - exact.accuracy):+.2f} points",
+        f"{ours.loss - exact.loss:+.4f}",
+        f"{times:.2f}× the time",
+        ratio,
+    ]

@@ -1,0 +1,227 @@
+"""What a run of ``actnn train`` is asked to do: its arguments, and the settings that its result depends on."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from actnn.bench import models
+from actnn.bench.arguments import amount, width
+from actnn.cli.arguments import Parser, at_least, number_from
+from actnn.cli.training import PEAK_RATE, Recipe
+from actnn.core.policy import LEVELS
+from actnn.errors import ConfigError
+
+EXAMPLE = "actnn train --data digits --model small_resnet --level L3 --epochs 2 --out runs/digits"
+DESCRIPTION = """\
+Train an image classifier with compressed activations. A run that was killed or interrupted goes on with the same
+command and --resume, and ends with the very weights that it would have had anyway."""
+SIZE = 224
+MOMENTUM, WEIGHT_DECAY, WARM_UP = 0.9, 5e-4, 0.1
+MOST_SEED = 2**63 - 1
+
+positive = number_from(5e-324, 1.7e308, "a number above 0")
+share = number_from(0, 0.999, "a share from 0 to 0.999")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that the result of a run depends on; a checkpoint serves only a run with equal ones."""
+
+    data: str
+    data_dir: str | None
+    size: int | None
+    images: int | None
+    augment: bool
+    model: str
+    level: str
+    bits: float | None
+    memory: int | None
+    samples: bool
+    epochs: int
+    batch: int
+    rate: float
+    warm_up: float
+    momentum: float
+    weight_decay: float
+    label_smoothing: float
+    amp: str | None
+    channels_last: bool
+    seed: int
+    compare: str | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """How weights learn."""
+        return Recipe(
+            rate=self.rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            label_smoothing=self.label_smoothing,
+            warm_up=self.warm_up,
+            bf16=self.amp == "bf16",
+            channels_last=self.channels_last,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as plain data."""
+        return asdict(self)
+
+    def check_equal(self, saved: dict[str, Any], where: Path) -> None:
+        """Raise ConfigError where a checkpoint belongs to a run with other settings; say which."""
+        own = self.as_dict()
+        differing = [name for name in own if own[name] != saved.get(name)]
+        if differing:
+            said = ", ".join(f"{flag(name)} {saved.get(name)} (now {own[name]})" for name in differing)
+            raise ConfigError(
+                f"the run in {where} was started with {said}: resume with the same settings, or name another --out."
+            )
+
+
+@dataclass(frozen=True)
+class Every:
+    """How often something is done: after so many steps or so many seconds."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def due(self, steps: int, seconds: float) -> bool:
+        """Tell whether it is time, so long after the last time."""
+        return (self.steps is not None and steps >= self.steps) or (
+            self.seconds is not None and seconds >= self.seconds
+        )
+
+
+def flag(name: str) -> str:
+    """Return the argument that gives a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def parse(argv: Sequence[str]) -> tuple[Settings, Namespace]:
+    """Read the arguments: the settings of a run, and where and how it runs."""
+    parser = Parser(
+        prog="actnn train",
+        description=DESCRIPTION,
+        epilog=f"example:\n  {EXAMPLE}\n  {EXAMPLE} --resume",
+        formatter_class=RawDescriptionHelpFormatter,
+        argument_default=SUPPRESS,
+    )
+    add_data(parser)
+    add_model(parser)
+    add_recipe(parser)
+    add_run(parser)
+    given = vars(parser.parse_args(argv))
+    settings = Settings(**{name: given.pop(name) for name in Settings.__dataclass_fields__})
+    if settings.compare and settings.level == "L0":
+        parser.error("--compare exact compares with --level L0, which is exact already: choose another level")
+    arguments = Namespace(**given)
+    if arguments.resume and arguments.overwrite:
+        parser.error("--resume goes on with a run and --overwrite replaces it: choose one")
+    if arguments.out is None:
+        name = "-".join((settings.data.rsplit("/", 1)[-1], settings.model, settings.level))
+        arguments.out = Path("runs") / re.sub(r"[^\w.-]+", "-", name)
+    return settings, arguments
+
+
+def add_data(parser: Parser) -> None:
+    """Add the arguments that choose images."""
+    group = parser.add_argument_group("images")
+    group.add_argument(
+        "--data",
+        default="digits",
+        help="digits, fashion-mnist, idx:FOLDER with IDX files, or a folder with a sub-folder for each class, "
+        "or with such folders in train and val (default: digits)",
+    )
+    group.add_argument("--data-dir", metavar="FOLDER", default=None, help="where the files of fashion-mnist lie")
+    group.add_argument(
+        "--size", type=at_least(8), default=None, help=f"side of a folder's images in pixels (default: {SIZE})"
+    )
+    group.add_argument("--images", type=at_least(2), default=None, help="learn from only so many (default: all)")
+    group.add_argument(
+        "--augment",
+        action=BooleanOptionalAction,
+        default=False,
+        help="vary images at random: shift small ones, crop and mirror those of a folder",
+    )
+
+
+def add_model(parser: Parser) -> None:
+    """Add the arguments that choose a model and what it keeps."""
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", default="small_resnet", help=f"{models.HELP} (default: small_resnet)")
+    group.add_argument("--level", choices=tuple(LEVELS), default="L3", help="what is kept (default: L3)")
+    group.add_argument("--bits", type=width, default=None, help="average width of codes (default: the level's)")
+    group.add_argument("--memory", type=amount, default=None, help="all that is kept fits, such as 400MB")
+    group.add_argument(
+        "--samples",
+        action=BooleanOptionalAction,
+        default=True,
+        help="remember which samples are hard, and give them more bits (levels from L2.5 on; default: yes)",
+    )
+    group.add_argument(
+        "--compare", choices=("exact",), default=None, help="train exactly as well, in turns, and print the difference"
+    )
+
+
+def add_recipe(parser: Parser) -> None:
+    """Add the arguments that say how weights learn."""
+    group = parser.add_argument_group("training")
+    group.add_argument("--epochs", type=at_least(1), default=4, help="passes over the images (default: 4)")
+    group.add_argument("--batch", type=at_least(2), default=64, help="images in a step (default: 64)")
+    group.add_argument("--rate", type=positive, default=PEAK_RATE, help=f"peak learning rate (default: {PEAK_RATE})")
+    group.add_argument(
+        "--warm-up", type=share, default=WARM_UP, help=f"share of steps until the peak (default: {WARM_UP})"
+    )
+    group.add_argument("--momentum", type=share, default=MOMENTUM, help=f"default: {MOMENTUM}")
+    group.add_argument(
+        "--weight-decay",
+        type=number_from(0, math.inf, "a number of at least 0"),
+        default=WEIGHT_DECAY,
+        help=f"default: {WEIGHT_DECAY}",
+    )
+    group.add_argument("--label-smoothing", type=share, default=0.0, help="default: 0")
+    group.add_argument("--amp", choices=("bf16",), default=None, help="compute in bfloat16 where that is safe")
+    group.add_argument("--channels-last", action="store_true", default=False, help="lay images out channels last")
+    group.add_argument("--seed", type=seed, default=0, help="of weights, order and noise (default: 0)")
+
+
+def add_run(parser: Parser) -> None:
+    """Add the arguments on which the result does not depend."""
+    group = parser.add_argument_group("run")
+    group.add_argument("--out", type=Path, default=None, help="folder of checkpoint and log (default: in runs/)")
+    group.add_argument("--resume", action="store_true", default=False, help="go on where the run in --out was")
+    group.add_argument("--overwrite", action="store_true", default=False, help="replace the run in --out")
+    group.add_argument(
+        "--checkpoint-every",
+        type=every,
+        default=Every(seconds=60),
+        metavar="N",
+        help="steps, or seconds such as 30s (default: 60s), besides after each epoch",
+    )
+    group.add_argument("--log-every", type=at_least(1), default=10, metavar="N", help="steps (default: 10)")
+    group.add_argument("--threads", type=at_least(1), default=None, help="default: as many as torch chooses")
+    group.add_argument("--tensorboard", action="store_true", default=False, help="write events for TensorBoard too")
+
+
+def every(text: str) -> Every:
+    """Read how often to save."""
+    seconds = text.endswith("s")
+    read: Callable[[str], float] = positive if seconds else at_least(1)
+    try:
+        number = read(text.removesuffix("s"))
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"{text!r} is neither a number of steps nor of seconds, such as 30s") from None
+    return Every(seconds=number) if seconds else Every(steps=int(number))
+
+
+def seed(text: str) -> int:
+    """Read a seed."""
+    number = at_least(0)(text)
+    if number > MOST_SEED:
+        raise ArgumentTypeError(f"{text!r} is larger than {MOST_SEED}")
+    return number

@@ -1,0 +1,178 @@
+"""A run: epochs, steps in turns, evaluations, and checkpoints from which it goes on as if it had never stopped.
+
+NOTE [Resuming]
+1. A checkpoint is taken between steps, when all trainings of the run have taken equally many. What it holds determines
+   everything that follows, the log included, but for times and resident memory.
+2. Every epoch's last checkpoint is taken before the evaluation: whoever is killed in one does it again.
+3. Taking a checkpoint changes nothing, so it does not matter how often one is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from actnn import __version__
+from actnn.bench.harness import installed
+from actnn.bench.memory import resident
+from actnn.cli.train import checkpoint
+from actnn.cli.train.checkpoint import CheckpointError
+from actnn.cli.train.contestants import EXACT
+from actnn.cli.train.display import Display, Figures, Outcome, epoch_line
+from actnn.cli.train.interruption import Interrupted, Interruption
+from actnn.cli.train.journal import Journal
+from actnn.cli.train.options import Every, Settings
+from actnn.cli.training import Training
+from actnn.errors import ActnnError
+
+LONGEST_REASON = 200
+
+
+class DivergedError(ActnnError):
+    """A training whose loss is no longer a number."""
+
+
+@dataclass
+class Run:
+    """Trainings on their way, and all that accompanies them."""
+
+    settings: Settings
+    trainings: dict[str, Training]
+    outcomes: dict[str, Outcome]
+    path: Path
+    journal: Journal
+    display: Display
+    interruption: Interruption
+    about: dict[str, Any]
+    checkpoint_every: Every
+    log_every: int
+    _saved_step: int = field(default=0, init=False)
+    _saved_time: float = field(default_factory=time.monotonic, init=False)
+
+    @property
+    def leader(self) -> Training:
+        """Any of the trainings: between steps, all are equally far."""
+        return next(iter(self.trainings.values()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all epochs are trained and evaluated."""
+        return self.leader.epoch_number == self.settings.epochs
+
+    def go(self) -> None:
+        """Train to the end; raise Interrupted, with everything saved, where somebody asks for it."""
+        while not self.is_over:
+            while not self.leader.epoch_is_over:
+                if self.interruption.signal is not None:
+                    self.save()
+                    raise Interrupted
+                for name, training in self.trainings.items():
+                    self.step(name, training)
+                if self._is_time_to_save():
+                    self.save()
+            self.save()
+            self.end_epoch()
+        self.save()
+
+    def step(self, name: str, training: Training) -> None:
+        """Let one training take a step, and tell of it."""
+        number, rate = training.taken, training.recipe.rate_of(training.taken, training.steps)
+        images = min(training.batch, training.data.train.count - training.done * training.batch)
+        logged = number % self.log_every == 0
+        watch = self._watch(training) if logged else None
+        begin = time.perf_counter()
+        loss = training.advance(watch)
+        seconds = time.perf_counter() - begin
+        outcome = self.outcomes[name]
+        outcome.seconds += seconds
+        if watch is not None and (images == training.batch or outcome.kept_bytes is None):
+            outcome.kept_bytes = self._kept(name, watch)
+        figures = Figures(loss, images / seconds, outcome.kept_bytes, resident_bytes())
+        self.display.step(name, training.taken, figures)
+        if logged or not math.isfinite(loss):
+            place = {"training": name, "epoch": training.epoch_number, "step": number, "rate": rate}
+            self.journal.write("step", **place, **as_json(figures))
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"the loss of {name} is {loss} after step {number}: lower --rate, raise --warm-up, or give it more "
+                "--bits."
+            )
+
+    def end_epoch(self) -> None:
+        """Evaluate all trainings and begin the next epoch."""
+        for name, training in self.trainings.items():
+            outcome = self.outcomes[name]
+            outcome.accuracy = training.accuracy(after_batch=self.interruption.check)
+            place = {"training": name, "epoch": training.epoch_number, "step": training.taken}
+            outcome.loss = training.end_epoch()
+            seen = training.epoch_number * training.data.train.count
+            speed = seen / outcome.seconds
+            self.journal.write("epoch", **place, **asdict(outcome))
+            self.display.say(
+                epoch_line(name, training.epoch_number, self.settings.epochs, outcome.loss, outcome.accuracy, speed)
+            )
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(
+            self.path,
+            self.about
+            | {
+                "settings": self.settings.as_dict(),
+                "trainings": {name: training.state_dict() for name, training in self.trainings.items()},
+                "outcomes": {name: asdict(outcome) for name, outcome in self.outcomes.items()},
+                "log": self.journal.length(),
+            },
+        )
+        self._saved_step, self._saved_time = self.leader.taken, time.monotonic()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on where a checkpoint was taken."""
+        for name, training in self.trainings.items():
+            try:
+                training.load_state_dict(state["trainings"][name])
+            except (KeyError, ValueError, RuntimeError) as problem:
+                # torch tells all keys, a line each
+                reason = " ".join(str(problem).split())[:LONGEST_REASON]
+                raise CheckpointError(
+                    f"the checkpoint {self.path} does not fit {self.settings.model!r} any more ({reason}): bring the "
+                    "model of that run back, or name another --out."
+                ) from problem
+            self.outcomes[name] = Outcome(**state["outcomes"][name])
+        self._saved_step = self.leader.taken
+
+    def _is_time_to_save(self) -> bool:
+        return self.checkpoint_every.due(self.leader.taken - self._saved_step, time.monotonic() - self._saved_time)
+
+    def _watch(self, training: Training) -> Any:
+        from actnn.torch.memory import KeptBytes
+
+        return KeptBytes(training.model)
+
+    def _kept(self, name: str, watch: Any) -> int:
+        """Return what a forward kept; a model with a budget counts by itself, hidden from who counts outside."""
+        if self.settings.memory is None or name == EXACT:
+            return watch.total
+        report = self.trainings[name].model.report()
+        return report.kept_bytes + report.other_bytes
+
+
+def as_json(figures: Figures) -> dict[str, Any]:
+    """Return figures for a log: JSON has no word for what is not finite."""
+    return asdict(figures) | {"loss": figures.loss if math.isfinite(figures.loss) else None}
+
+
+def resident_bytes() -> int | None:
+    """Return the resident memory of this process, None where the system does not tell."""
+    try:
+        return resident("VmRSS")
+    except OSError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions on which exact results depend."""
+    return {"actnn": __version__, "torch": installed("torch")}

@@ -1,0 +1,187 @@
+"""``actnn profile``, called the way a user calls it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import actnn
+from actnn import cli
+from actnn.report.blocks import CATEGORIES, CODES, DECODED, EXACT
+
+MODELS = """
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(2, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+        self.second = nn.Sequential(nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16), nn.ReLU())
+
+    def forward(self, x):
+        x = self.first(x)
+        return {"scores": checkpoint(self.second, x, use_reentrant=False), "parts": [x.mean((2, 3))], "count": 3}
+
+
+def net():
+    print("a model may print")
+    return Net()
+
+
+def fails_in_forward():
+    return nn.Sequential(nn.Linear(5, 5))
+
+
+def fails_when_made():
+    raise KeyError("no weights")
+
+
+def learns_nothing():
+    return nn.Flatten()
+"""
+MEGABYTE = 2**20
+
+
+def run(*arguments: str, folder=None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "actnn", "profile", *arguments]
+    # a relative path would lead nowhere from another directory
+    environment = os.environ | {"PYTHONPATH": str(Path(actnn.__file__).parents[1])}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, cwd=folder, env=environment
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a directory with models of the user's own."""
+    made = tmp_path_factory.mktemp("own")
+    (made / "mymodels.py").write_text(MODELS)
+    return made
+
+
+@pytest.fixture(scope="module", params=["L3", "L5"])
+def profiled(request, folder):
+    """Return the profile of a ResNet-18, large enough for blocks to be mapped on their own."""
+    pytest.importorskip("torch")
+    out = folder / f"{request.param}.json"
+    finished = run("resnet18", "--batch=8", "--size=112", "--level", request.param, "--json", str(out))
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(out.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contestant", ["exact", "compressed"])
+def test_the_replayed_peak_is_the_resident_one(profiled, contestant):
+    found = profiled[contestant]
+    if found["true_peak"] is None:
+        pytest.skip("this system does not tell the peak of a process")
+    assert abs(found["peak"]["bytes"] - found["true_peak"]) < 4 * MEGABYTE
+
+
+@pytest.mark.slow
+def test_codes_take_the_place_of_exact_activations(profiled):
+    names = list(CATEGORIES)
+    most = {
+        contestant: dict(zip(names, map(max, zip(*profiled[contestant]["categories"], strict=True)), strict=True))
+        for contestant in ("exact", "compressed")
+    }
+    assert most["exact"][CODES] == most["exact"][DECODED] == 0
+    assert most["exact"][EXACT] > 30 * MEGABYTE
+    assert most["compressed"][EXACT] < MEGABYTE
+    assert most["compressed"][CODES] > MEGABYTE
+    assert most["compressed"][DECODED] > MEGABYTE
+
+
+@pytest.mark.slow
+def test_nearly_all_memory_belongs_to_a_layer(profiled):
+    for contestant in ("exact", "compressed"):
+        shares = profiled[contestant]["peak"]["shares"]
+        nameless = sum(share["nbytes"] for share in shares if not share["layer"])
+        assert nameless < 0.01 * profiled[contestant]["peak"]["bytes"]
+
+
+@pytest.mark.slow
+def test_what_is_kept_agrees_with_the_accounts_of_the_session(profiled):
+    exact, rows = profiled["exact"]["kept"], profiled["compressed"]["rows"]
+    # the batch itself, which the first convolution keeps, was there before the step
+    images = 8 * 3 * 112 * 112 * 4
+    accounted = sum(row["exact_bytes"] for row in rows) - images
+    assert sum(exact.values()) == pytest.approx(accounted, rel=0.02)
+    assert profiled["compressed"]["sensitivity"].keys() <= {row["layer"] for row in rows}
+    assert profiled["compressed"]["variance"]
+
+
+@pytest.mark.slow
+def test_a_function_of_the_users_own_is_profiled_into_tables_and_a_page(folder):
+    pytest.importorskip("torch")
+    page = folder / "report.html"
+    finished = run("mymodels:net", "--input=2,24,24", "--batch=4", "--peak", "--html", str(page), folder=folder)
+    assert finished.returncode == 0, finished.stderr
+    for part in ("kept for backward", "fullest moments", "first.1", "The peak lies in the"):
+        assert part in finished.stdout
+    # what the model prints does not mix with the tables
+    assert "a model may print" not in finished.stdout
+    assert "first.1" in page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        ("mymodels:fails_in_forward", "fails on an input of 8×3×32×32: RuntimeError: mat1 and mat2 shapes"),
+        ("mymodels:fails_when_made", "KeyError: 'no weights'"),
+        ("mymodels:learns_nothing", "has no parameters to train"),
+        ("nomodule:net", "cannot be loaded"),
+        ("resnet-of-mine", "there is no model 'resnet-of-mine'"),
+    ],
+)
+def test_a_model_that_cannot_be_profiled_costs_one_line(folder, model, complaint):
+    pytest.importorskip("torch")
+    page = folder / "none.html"
+    finished = run(model, "--size=32", "--html", str(page), folder=folder)
+    assert finished.returncode == 1
+    assert finished.stdout == ""
+    assert finished.stderr.count("\n") == 1
+    assert complaint in finished.stderr
+    assert not page.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "MODEL"),
+        (["resnet18", "--level", "L9"], "'L9'"),
+        (["resnet18", "--batch", "0"], "at least 1"),
+        (["resnet18", "--input", "3,x"], "'3,x' is not a shape such as 3,224,224"),
+        (["resnet18", "--memory", "much"], "such as '400MB'"),
+    ],
+)
+def test_bad_arguments_cost_one_line_and_exit_code_2(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["profile", *arguments])
+    printed = capsys.readouterr()
+    assert leaving.value.code == 2
+    assert printed.err.count("\n") == 1
+    assert complaint in printed.err
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(option, tmp_path, capsys):
+    pytest.importorskip("torch")
+    assert cli.main(["profile", "resnet18", option, str(tmp_path / "missing" / "file")]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1
+    assert "No such file or directory" in printed.err
+
+
+def test_help_shows_an_example(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["profile", "--help"])
+    assert (
+        "actnn profile resnet50 --batch 8 --size 224 --level L3 --bits 2 --html report.html" in capsys.readouterr().out
+    )

@@ -1,0 +1,401 @@
+"""``actnn train``: what it prints and writes, and what it says of bad input."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from image_files import write_idx_set, write_image_folder
+
+from actnn import cli
+from actnn.cli import extras
+from actnn.cli.train import checkpoint, options
+from actnn.cli.train.checkpoint import CheckpointError, OutputError
+from actnn.cli.train.display import Figures
+
+TINY = ["--images", "48", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
+TINY += ["--threads", "1", "--rate", "0.05"]
+
+
+def train(out: Path, *more: str) -> int:
+    return cli.main(["train", *TINY, "--out", str(out), *more])
+
+
+def events(out: Path, kind: str) -> list[dict]:
+    found = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [event for event in found if event["event"] == kind]
+
+
+def only_line(capsys) -> str:
+    """Return the one line that was printed, and that to stderr."""
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_a_run_prints_its_result_and_leaves_weights_and_log(tmp_path, capsys):
+    assert train(tmp_path / "new" / "run", "--log-every", "2", "--epochs", "2") == 0
+    out = tmp_path / "new" / "run"
+    printed = capsys.readouterr()
+    for word in ("test accuracy", "time of an epoch", "kept for backward", "model.pt"):
+        assert word in printed.out
+    assert printed.err.count("epoch 1/2, L3: loss ") == 1
+    assert {path.name for path in out.iterdir()} == {"checkpoint.pt", "log.jsonl", "model.pt"}
+    (run,) = events(out, "run")
+    assert (run["data"], run["level"], run["threads"], run["fingerprint"]["images"]) == ("digits", "L3", 1, 48)
+    steps = events(out, "step")
+    assert [step["step"] for step in steps] == [0, 2, 4]
+    for step in steps:
+        assert step["loss"] > 0
+        assert step["images_per_second"] > 0
+        assert step["kept_bytes"] > 0
+    assert [epoch["epoch"] for epoch in events(out, "epoch")] == [0, 1]
+    assert torch.load(out / "model.pt", weights_only=True).keys() >= {"0.weight", "1.running_mean"}
+
+
+def test_a_model_learns(tmp_path):
+    assert train(tmp_path, "--data", f"idx:{write_idx_set(tmp_path / 'set', 80, 2)}", "--epochs", "6") == 0
+    assert events(tmp_path, "epoch")[-1]["accuracy"] > 0.9
+
+
+def test_side_by_side_both_see_the_same_images_and_the_difference_is_printed(tmp_path, capsys):
+    assert train(tmp_path, "--level", "L2", "--bits", "8", "--compare", "exact", "--log-every", "1") == 0
+    printed = capsys.readouterr().out
+    for word in ("exact", "L2, 8 bits", "difference", "points", "× the time", "× less"):
+        assert word in printed
+    losses = {
+        name: [step["loss"] for step in events(tmp_path, "step") if step["training"] == name]
+        for name in ("exact", "L2, 8 bits")
+    }
+    # the first loss is computed before any gradient; later ones see only the noise of 8 bits
+    assert losses["exact"][0] == losses["L2, 8 bits"][0]
+    assert losses["exact"] == pytest.approx(losses["L2, 8 bits"], rel=0.02)
+    kept = {step["training"]: step["kept_bytes"] for step in events(tmp_path, "step")}
+    assert kept["L2, 8 bits"] < kept["exact"]
+
+
+def test_level_zero_is_exact_training_bit_for_bit(tmp_path):
+    assert train(tmp_path / "a", "--level", "L0") == 0
+    assert train(tmp_path / "b", "--level", "L2", "--compare", "exact") == 0
+    ends = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["trainings"] for name in "ab"]
+    first, second = ends[0]["L0"]["model"], ends[1]["exact"]["model"]
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_seeds_differ(tmp_path):
+    for seed in ("0", "1"):
+        assert train(tmp_path / seed, "--seed", seed) == 0
+    first, second = (torch.load(tmp_path / seed / "model.pt", weights_only=True)["0.weight"] for seed in ("0", "1"))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ""])
+def test_images_in_idx_files(suffix, tmp_path):
+    images = write_idx_set(tmp_path / "set", classes=3, suffix=suffix)
+    assert train(tmp_path / "run", "--data", f"idx:{images}") == 0
+    assert events(tmp_path / "run", "run")[0]["fingerprint"]["classes"] == 3
+    assert train(tmp_path / "named", "--data", "fashion-mnist", "--data-dir", str(images)) == 0
+    assert events(tmp_path / "named", "run")[0]["fingerprint"]["classes"] == 10
+
+
+@pytest.mark.parametrize("parts", [("train", "val"), ("train", "test"), ("",)], ids=str)
+def test_images_in_folders(parts, tmp_path):
+    images = write_image_folder(tmp_path / "images", parts)
+    assert train(tmp_path / "run", "--data", str(images), "--size", "16", "--channels-last") == 0
+    found = events(tmp_path / "run", "run")[0]["fingerprint"]
+    assert found["classes"] == 3
+    assert (found["images"], found["test_images"]) == ((15, 3) if parts == ("",) else (18, 18))
+
+
+def test_a_memory_budget_is_kept(tmp_path):
+    assert train(tmp_path, "--memory", "150KB", "--epochs", "3", "--log-every", "1") == 0
+    kept = [step["kept_bytes"] for step in events(tmp_path, "step")]
+    assert max(kept[4:]) <= 150_000
+
+
+def test_events_for_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    assert train(tmp_path, "--tensorboard") == 0
+    assert list((tmp_path / "events").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize(
+    ("module", "more", "advice"),
+    [
+        ("tensorboard", ["--tensorboard"], "pip install 'actnn[tensorboard]'"),
+        ("rich", [], "pip install 'actnn[demo]'"),
+        ("sklearn", [], "pip install 'actnn[demo]'"),
+        ("PIL", ["--data", "."], "pip install 'actnn[train]'"),
+    ],
+)
+def test_what_to_install_is_said_before_training(module, more, advice, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == module else object())
+    assert train(tmp_path, *more) == 1
+    assert advice in only_line(capsys)
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (["--level", "L9"], "'L9'"),
+        (["--bits", "9"], "'9' is not a width from 1 to 8 bits"),
+        (["--memory", "much"], "'much' is not an amount of memory"),
+        (["--rate", "0"], "'0' is not a number above 0"),
+        (["--rate", "nan"], "'nan' is not a number above 0"),
+        (["--warm-up", "1"], "'1' is not a share"),
+        (["--epochs", "0"], "at least 1"),
+        (["--seed", "-1"], "at least 0"),
+        (["--seed", str(2**64)], "larger than"),
+        (["--checkpoint-every", "often"], "'often' is neither a number of steps nor of seconds"),
+        (["--checkpoint-every", "0"], "'0' is neither"),
+        (["--amp", "fp8"], "'fp8'"),
+        (["--compare", "exact", "--level", "L0"], "exact already"),
+        (["--resume", "--overwrite"], "--overwrite"),
+    ],
+)
+def test_bad_arguments_give_one_line_and_exit_code_2(bad, complaint, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path, *bad)
+    assert ended.value.code == 2
+    assert complaint in only_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (["--model", "smal_resnet"], "did you mean 'small_resnet'"),
+        (["--model", "small_classifiers:nothing"], "cannot be loaded"),
+        (["--model", "small_classifiers:of_maps"], "expected a classifier"),
+        (["--model", "small_classifiers:of_two_classes"], "of 10 classes"),
+        (["--images", "33"], "use --images 32"),
+        (["--model", "small_classifiers:of_one_size"], "does not take images of (1, 32, 32)"),
+        (["--data", "no/such/folder"], "there is no set of images 'no/such/folder'"),
+        (["--data", "idx:no/such/folder"], "has no file train-images-idx3-ubyte"),
+        (["--data", "fashion-mnist", "--data-dir", "no/such/folder"], "dataset-fashion-mnist"),
+        (["--data-dir", "here"], "--data-dir is where fashion-mnist lies"),
+        (["--size", "32"], "--size 32 is for folders"),
+        (["--level", "L2", "--bits", "1.5"], "fractional average"),
+        (["--level", "L1", "--memory", "1MB"], "memory budget"),
+        (["--memory", "1KB"], "memory=1000 B is too small"),
+        (["--rate", "1e30", "--level", "L0", "--epochs", "3"], "lower --rate"),
+    ],
+)
+def test_what_cannot_be_done_gives_one_line_and_exit_code_1(bad, complaint, tmp_path, capsys):
+    assert train(tmp_path, *bad) == 1
+    printed = capsys.readouterr()
+    (line,) = [line for line in printed.err.splitlines() if not line.startswith("epoch ")]
+    assert line.startswith("actnn: ")
+    assert complaint in line
+    assert printed.out == ""
+
+
+def test_help_has_an_example(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["train", "--help"])
+    assert ended.value.code == 0
+    assert options.EXAMPLE in capsys.readouterr().out
+
+
+def test_the_example_is_understood():
+    settings, arguments = options.parse(options.EXAMPLE.split()[2:])
+    assert (settings.data, settings.level, settings.epochs) == ("digits", "L3", 2)
+    assert arguments.out == Path("runs/digits")
+
+
+def test_a_run_has_a_folder_of_its_own_where_none_is_named():
+    _, arguments = options.parse(["--data", "/some where/photos", "--model", "a.b:c", "--level", "L2"])
+    assert arguments.out == Path("runs/photos-a.b-c-L2")
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten_by_accident(tmp_path, capsys):
+    assert train(tmp_path) == 0
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    capsys.readouterr()
+    assert train(tmp_path) == 1
+    assert "holds a run already: go on with --resume" in only_line(capsys)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert train(tmp_path, "--overwrite", "--level", "L2") == 0
+    assert [run["level"] for run in events(tmp_path, "run")] == ["L2"]
+
+
+def test_a_run_that_never_came_to_a_checkpoint_begins_anew(tmp_path, capsys):
+    (tmp_path / "log.jsonl").write_text("what a killed run left\n")
+    (tmp_path / "checkpoint.pt.part").write_text("half of")
+    assert train(tmp_path, "--resume") == 0
+    assert "has no checkpoint yet" in capsys.readouterr().err
+    assert len(events(tmp_path, "run")) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--level", "L2"], "was started with --level L3 (now L2)"),
+        (["--rate", "0.2", "--seed", "3"], "--rate 0.05 (now 0.2), --seed 0 (now 3)"),
+        (["--threads", "2"], "--threads 2: this run had 1"),
+    ],
+)
+def test_a_run_goes_on_only_with_its_own_settings(more, complaint, tmp_path, capsys):
+    assert train(tmp_path) == 0
+    capsys.readouterr()
+    assert train(tmp_path, "--resume", *more) == 1
+    assert complaint in only_line(capsys)
+
+
+def test_a_run_goes_on_only_with_its_own_images(tmp_path, capsys):
+    images = write_idx_set(tmp_path / "set", classes=3)
+    assert train(tmp_path / "run", "--data", f"idx:{images}") == 0
+    write_idx_set(tmp_path / "set", classes=4)
+    capsys.readouterr()
+    assert train(tmp_path / "run", "--data", f"idx:{images}", "--resume") == 1
+    assert "had other images" in only_line(capsys)
+
+
+def test_a_run_goes_on_only_with_its_own_model(tmp_path, monkeypatch, capsys):
+    import small_classifiers
+
+    assert train(tmp_path) == 0
+    monkeypatch.setattr(small_classifiers, "with_dropout", small_classifiers.of_two_classes)
+    capsys.readouterr()
+    assert train(tmp_path, "--resume", "--level", "L3") == 1
+    assert "does not fit 'small_classifiers:with_dropout' any more" in only_line(capsys)
+
+
+def test_another_version_is_said(tmp_path, capsys):
+    assert train(tmp_path) == 0
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    state["versions"]["torch"] = "1.0"
+    torch.save(state, tmp_path / "checkpoint.pt")
+    capsys.readouterr()
+    assert train(tmp_path, "--resume") == 0
+    assert "results may differ" in capsys.readouterr().err
+
+
+def test_a_log_that_was_cut_is_said(tmp_path, capsys):
+    assert train(tmp_path) == 0
+    (tmp_path / "log.jsonl").unlink()
+    capsys.readouterr()
+    assert train(tmp_path, "--resume") == 0
+    assert "the run goes on without them" in capsys.readouterr().err
+
+
+class Harmful:
+    """An object that would run code when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def harmful(path: Path) -> None:
+    torch.save({"format": checkpoint.FORMAT, "harm": Harmful()}, path)
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_text("not a checkpoint"),
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: torch.save({"model": {}}, path),
+        lambda path: torch.save([1, 2], path),
+        harmful,
+        flipped,
+    ],
+    ids=["empty", "text", "cut", "another's", "a list", "harmful", "flipped"],
+)
+def test_a_checkpoint_that_cannot_be_read_gives_one_line(damage, tmp_path, capsys):
+    assert train(tmp_path) == 0
+    damage(tmp_path / "checkpoint.pt")
+    capsys.readouterr()
+    assert train(tmp_path, "--resume") == 1
+    line = only_line(capsys)
+    assert "checkpoint" in line
+    assert "--overwrite" in line
+
+
+def no_space_after(monkeypatch, writes: int) -> None:
+    """Let the disk be full after some files."""
+    left, fsync = [writes], os.fsync
+
+    def full(descriptor):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+def test_a_full_disk_gives_one_line_and_the_last_checkpoint_stays(tmp_path, monkeypatch, capsys):
+    # the first checkpoint takes three: log, file and folder
+    no_space_after(monkeypatch, 4)
+    assert train(tmp_path, "--checkpoint-every", "1") == 1
+    line = only_line(capsys)
+    assert "No space left on device" in line
+    assert "The last checkpoint" in line
+    assert "--resume" in line
+    assert not (tmp_path / "checkpoint.pt.part").exists()
+    monkeypatch.undo()
+    assert train(tmp_path, "--resume") == 0
+
+
+def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    checkpoint.write_atomically(path, memoryview(b"old"))
+    no_space_after(monkeypatch, 0)
+    with pytest.raises(OutputError, match="cannot be written: No space left"):
+        checkpoint.write_atomically(path, memoryview(b"new"))
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_cannot_be_made_gives_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert train(tmp_path / "file" / "run") == 1
+    assert "cannot be written" in only_line(capsys)
+
+
+def test_a_missing_checkpoint_is_a_checkpoint_error(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        checkpoint.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "seconds", "due"),
+    [("5", 4, 100.0, False), ("5", 5, 0.0, True), ("1.5s", 100, 1.4, False), ("1.5s", 0, 1.5, True)],
+)
+def test_checkpoints_come_after_steps_or_seconds(every, steps, seconds, due):
+    assert options.every(every).due(steps, seconds) is due
+
+
+def test_a_first_checkpoint_that_cannot_be_written_does_not_speak_of_another(tmp_path, monkeypatch, capsys):
+    no_space_after(monkeypatch, 1)
+    assert train(tmp_path) == 1
+    line = only_line(capsys)
+    assert "No space left on device" in line
+    assert "--resume" not in line
+
+
+def test_the_figures_of_a_step_are_words_and_leave_out_what_is_unknown():
+    assert str(Figures(1.5, 20.4, 2048, 3 * 2**20)) == "loss 1.500 · 20 images/s · kept 2.0 KiB · resident 3.0 MiB"
+    assert str(Figures(1.5, 20.4, None, None)) == "loss 1.500 · 20 images/s"
+
+
+def test_bars_show_the_figures_where_somebody_watches(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert train(tmp_path) == 0
+    shown = capsys.readouterr().err
+    for words in ("images/s · kept ", "resident ", "3/3"):
+        assert words in shown

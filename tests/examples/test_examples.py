@@ -1,0 +1,59 @@
+"""Every example runs, stays short, and is listed where readers look."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MOST_LINES = 120
+
+# what a reader is to learn from each
+SHOWN = {
+    "quick_start": ("QConv2d", "also read by", "times less memory", "the plain model again: Sequential of Conv2d"),
+    "manual_layers": ("blocks.0.first_norm", "left exact", "the stem keeps 8 bits"),
+    "per_sample_gradients": ("samples unknown: 0.", "samples known:   0."),
+    "mixed_precision": ("float32", "bfloat16", "actnn L3"),
+    "memory_budget": ("bytes kept of 2000000", "gone on bit for bit: True", "too small a budget: memory="),
+    "paddle_quick_start": ("QConv2D", "also read by", "times less memory"),
+}
+# not an example by itself
+SHARED = {"digits"}
+
+
+def run(name: str) -> str:
+    command = [sys.executable, "-W", "error::UserWarning:__main__", str(EXAMPLES / f"{name}.py"), "--smoke"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in SHOWN if not name.startswith("paddle")])
+def test_an_example_runs_and_shows_what_it_is_for(name):
+    printed = run(name)
+    for words in SHOWN[name]:
+        assert words in printed
+
+
+@pytest.mark.skipif(find_spec("actnn.paddle") is None, reason="this version has no front end for PaddlePaddle")
+def test_the_example_for_paddle_runs_and_shows_what_it_is_for():
+    pytest.importorskip("paddle")
+    printed = run("paddle_quick_start")
+    for words in SHOWN["paddle_quick_start"]:
+        assert words in printed
+
+
+def test_every_example_is_tested_and_listed():
+    found = {path.stem for path in EXAMPLES.glob("*.py")} - SHARED
+    assert found == set(SHOWN)
+    listed = (EXAMPLES / "README.md").read_text()
+    assert {name for name in found if f"[{name}.py]({name}.py)" in listed} == found
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example_is_short(name):
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < MOST_LINES
