@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from actnn.core.conversion import Wrapper, check_layers
 from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
+from actnn.core.usage import compute_tensor_bytes, memory_usage
 from actnn.errors import (
     ActnnError,
     BudgetError,
@@ -60,7 +62,9 @@ __all__ = [
     "ShapeError",
     "SwapError",
     "UnsupportedError",
+    "compute_tensor_bytes",
     "config",
+    "get_memory_usage",
     "set_optimization_level",
     "verify",
     *_LAZY,
@@ -99,6 +103,13 @@ class QModule(metaclass=_AnyWrapper):
 def verify(model: Any, *args: Any, **kwargs: Any) -> Any:
     """Compare a model's gradient from codes with its exact one: see verify of actnn.torch and actnn.paddle."""
     return _front_end("verify", model).verify(model, *args, **kwargs)
+
+
+def get_memory_usage(print_info: bool = False) -> int:
+    """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
+    fronts = [front_end for framework, front_end in _FRONT_ENDS.items() if framework in sys.modules]
+    loaded = [import_module(f"{front_end}.memory") for front_end in fronts]
+    return memory_usage(sum(each.device_bytes() for each in loaded), print_info)
 
 
 try:

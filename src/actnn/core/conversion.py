@@ -100,6 +100,19 @@ class Wrapper:
         self._session.close()
         return self._model
 
+    def session_state(self) -> dict[str, Any]:
+        """Return, between steps, what codes depend on besides weights: keys, and what was learnt about widths.
+
+        A checkpoint that holds it beside ``state_dict()`` lets training go on bit for bit. It is plain data.
+        """
+        samples = None if self._samples is None else self._samples.tolist()
+        return self._session.state_dict() | {"samples": samples}
+
+    def load_session_state(self, state: dict[str, Any]) -> None:
+        """Go on where a conversion of the same model with the same settings was when its state was taken."""
+        self._session.load_state_dict(state)
+        self.set_samples(state.get("samples"))
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the plain model's state."""
         return self._model.state_dict(*args, **kwargs)

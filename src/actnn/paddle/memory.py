@@ -1,11 +1,26 @@
-"""What autograd keeps, counted."""
+"""What autograd keeps, and what accelerators hold, counted."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import paddle
 from paddle import Tensor, nn
 from paddle.autograd import saved_tensors_hooks
+
+from actnn.core.usage import memory_usage
+
+
+def device_bytes() -> int:
+    """Return the bytes of all tensors on accelerators."""
+    if not paddle.device.is_compiled_with_cuda():
+        return 0
+    return sum(paddle.device.cuda.memory_allocated(index) for index in range(paddle.device.cuda.device_count()))
+
+
+def get_memory_usage(print_info: bool = False) -> int:
+    """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
+    return memory_usage(device_bytes(), print_info)
 
 
 class KeptBytes(saved_tensors_hooks):

@@ -1,11 +1,28 @@
-"""What autograd keeps, counted."""
+"""What autograd keeps, and what accelerators hold, counted."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+
+from actnn.core.usage import memory_usage
+
+ACCELERATORS = ("cuda", "xpu", "mtia")
+
+
+def device_bytes() -> int:
+    """Return the bytes of all tensors on accelerators."""
+    modules = [getattr(torch, name) for name in ACCELERATORS if hasattr(torch, name)]
+    used = [module for module in modules if module.is_available() and module.is_initialized()]
+    return sum(module.memory_allocated(index) for module in used for index in range(module.device_count()))
+
+
+def get_memory_usage(print_info: bool = False) -> int:
+    """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
+    return memory_usage(device_bytes(), print_info)
 
 
 class KeptBytes(saved_tensors_hooks):
