@@ -36,7 +36,7 @@ test-native: $(VENV)/test-installed
 	ctest --test-dir build/sanitize --output-on-failure
 
 test-python: $(VENV)/test-installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 # For work on the sources: builds the library into src, so that PYTHONPATH=src runs without an install.
 native: $(VENV)/build-tools
