@@ -36,7 +36,7 @@ test-native: $(VENV)/test-installed
 	ctest --test-dir build/sanitize --output-on-failure
 
 test-python: $(VENV)/test-installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 # For work on the sources: builds the library into src, so that PYTHONPATH=src runs without an install.
 native: $(VENV)/build-tools
@@ -70,6 +70,9 @@ $(VENV)/torch-installed: constraints.txt | $(VENV)/created
 	$(PIP) torch
 	touch $@
 
-$(VENV)/demo-installed $(VENV)/test-installed: $(VENV)/%-installed: $(PACKAGE_SOURCES) $(VENV)/torch-installed
-	$(PIP) ".[torch,$*]"
+$(VENV)/demo-installed: EXTRAS = torch,demo
+$(VENV)/test-installed: EXTRAS = torch,paddle,test
+
+$(VENV)/demo-installed $(VENV)/test-installed: $(PACKAGE_SOURCES) $(VENV)/torch-installed
+	$(PIP) ".[$(EXTRAS)]"
 	touch $@

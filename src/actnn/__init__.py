@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from actnn.core.conversion import Wrapper, check_layers
 from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
+from actnn.core.usage import compute_tensor_bytes, memory_usage
 from actnn.errors import (
     ActnnError,
     BudgetError,
@@ -23,7 +26,6 @@ from actnn.errors import (
 _LAZY = dict.fromkeys(
     (
         "DataLoader",
-        "QModule",
         "QConv1d",
         "QConv2d",
         "QConv3d",
@@ -43,7 +45,6 @@ _LAZY = dict.fromkeys(
         "QMaxPool2d",
         "QMaxPool3d",
         "QAvgPool2d",
-        "verify",
     ),
     "actnn.torch",
 )
@@ -55,15 +56,61 @@ __all__ = [
     "DemandError",
     "FormatError",
     "QBNScheme",
+    "QModule",
     "QScheme",
     "SessionError",
     "ShapeError",
     "SwapError",
     "UnsupportedError",
+    "compute_tensor_bytes",
     "config",
+    "get_memory_usage",
     "set_optimization_level",
+    "verify",
     *_LAZY,
 ]
+# the frameworks, by the package in which the types of their models are defined
+_FRONT_ENDS = {"torch": "actnn.torch", "paddle": "actnn.paddle"}
+
+
+def _front_end(what: str, model: Any) -> Any:
+    """Return the front end that a model belongs to; loads no framework but the one that made the model."""
+    for base in type(model).__mro__:
+        if (package := base.__module__.partition(".")[0]) in _FRONT_ENDS:
+            return import_module(_FRONT_ENDS[package])
+    raise UnsupportedError(
+        f"{what} was given a {type(model).__name__}: expected a torch.nn.Module or a paddle.nn.Layer."
+    )
+
+
+class _AnyWrapper(type):
+    """The type of QModule: models that either front end converted are its instances."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Wrapper)
+
+
+class QModule(metaclass=_AnyWrapper):
+    """A model whose layers keep codes instead of activations: see QModule of actnn.torch and actnn.paddle."""
+
+    def __new__(cls, model: Any, **settings: Any) -> Any:
+        """Convert a torch.nn.Module or a paddle.nn.Layer with its own front end's QModule."""
+        if isinstance(model, Wrapper):
+            check_layers(model, ())
+        return _front_end("QModule", model).QModule(model, **settings)
+
+
+def verify(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compare a model's gradient from codes with its exact one: see verify of actnn.torch and actnn.paddle."""
+    return _front_end("verify", model).verify(model, *args, **kwargs)
+
+
+def get_memory_usage(print_info: bool = False) -> int:
+    """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
+    fronts = [front_end for framework, front_end in _FRONT_ENDS.items() if framework in sys.modules]
+    loaded = [import_module(f"{front_end}.memory") for front_end in fronts]
+    return memory_usage(sum(each.device_bytes() for each in loaded), print_info)
+
 
 try:
     __version__ = version("actnn")

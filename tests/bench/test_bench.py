@@ -37,6 +37,11 @@ def test_records_are_appended(tmp_path):
     assert [record["number"] for record in harness.records(out)] == [0, 1]
 
 
+def test_a_full_disk_is_said_in_one_line():
+    with pytest.raises(ConfigError, match="No space left"):
+        harness.append({"number": 1}, Path("/dev/full"))
+
+
 def test_the_kernels_are_measured_against_memcpy_and_memset(capsys):
     assert kernels.main(["--megabytes", "1", "--rounds", "2", "--threads", "2"]) == 0
     (record,) = lines(capsys)

@@ -33,6 +33,9 @@ def hides(settings, tell):
     except OSError as problem:
         raise ConfigError("a slab cannot be had") from problem
 
+def stops(settings, tell):
+    raise RuntimeError("could not create a primitive")
+
 def aborts(settings, tell):
     os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'")
     os.abort()
@@ -86,6 +89,14 @@ def test_memory_that_the_limit_refuses_does_not_fit(function, call):
 def test_every_way_in_which_a_process_ends_for_lack_of_memory_counts_as_such(function, call):
     with pytest.raises(children.DoesNotFit):
         call(function)
+
+
+def test_what_onednn_says_of_memory_counts_only_under_a_limit(call):
+    with pytest.raises(children.DoesNotFit):
+        call("stops", data_limit=10**9)
+    with pytest.raises(ActnnError, match="primitive") as raised:
+        call("stops")
+    assert not isinstance(raised.value, children.DoesNotFit)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+import actnn
 from actnn.core import usage
 from actnn.core.usage import compute_tensor_bytes, resident_bytes
 from actnn.errors import UnsupportedError
@@ -79,3 +80,25 @@ def test_a_system_that_does_not_tell_is_said_so(monkeypatch, tmp_path):
     monkeypatch.setattr(usage, "STATUS", tmp_path / "nothing")
     with pytest.raises(UnsupportedError, match="does not tell"):
         resident_bytes()
+
+
+def test_without_an_accelerator_the_memory_of_the_process_counts(capsys):
+    assert actnn.get_memory_usage(print_info=True) == pytest.approx(resident_bytes(), rel=0.1)
+    assert "resident in this process" in capsys.readouterr().out
+
+
+@needs_torch
+def test_tensors_on_an_accelerator_count_where_there_are_some(monkeypatch, capsys):
+    class Accelerator:
+        is_available = is_initialized = staticmethod(lambda: True)
+        device_count = staticmethod(lambda: 2)
+        memory_allocated = staticmethod(lambda index: 1000 * (index + 1))
+
+    import torch
+
+    from actnn.torch import memory
+
+    monkeypatch.setattr(memory, "ACCELERATORS", ("stand_in",))
+    monkeypatch.setattr(torch, "stand_in", Accelerator, raising=False)
+    assert memory.get_memory_usage(print_info=True) == actnn.get_memory_usage() == 3000
+    assert "accelerators" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What users do with autograd: accumulate, retain, reuse, checkpoint, thread, and ask for what cannot be had."""
+"""What users do with torch's autograd: retain, ask for a part, checkpoint in both ways, share between threads."""
 
 from __future__ import annotations
 
@@ -70,95 +70,6 @@ def test_a_second_backward_without_retaining_is_refused_as_by_torch(case: Case):
         y.backward()
 
 
-def test_gradients_accumulate():
-    network, x = small_network(), images(16)
-    ours = compressed(network)
-    for model in (ours, network):
-        step(model, x)
-        model.zero_grad()
-        for half in x.chunk(2):
-            model(half).square().sum().backward()
-    check_close(gradients(ours), gradients(network), 0.03)
-
-
-@pytest.mark.parametrize("bits", [2, 8])
-def test_one_layer_called_several_times_in_a_step_has_the_sum_of_gradients(bits: int):
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.relu = nn.Linear(150, 150), nn.ReLU()
-
-        def forward(self, x):
-            for _ in range(3):
-                x = self.relu(self.linear(x))
-            return x
-
-    torch.manual_seed(1)
-    network, x = Recurrent(), torch.randn(8, 150)
-    exact = step(network, x).gradients
-    if bits == 8:
-        check_close(step(compressed(network, bits), x).gradients, exact, 0.01)
-    else:
-        found = many_gradients(compressed(network, bits), x, 200)
-        check_unbiased(found["linear.weight"], exact["linear.weight"])
-
-
-def test_a_normalisation_called_several_times_in_a_step_has_the_sum_of_gradients():
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.relu = nn.BatchNorm2d(6), nn.ReLU()
-
-        def forward(self, x):
-            return self.relu(self.norm(x)) + self.norm(x * x)
-
-    network, x = Twice(), torch.randn(8, 6, 13, 11)
-    ours = compressed(network)
-    for model in (ours, network):
-        step(model, x)
-    found, expected = step(ours, x), step(network, x)
-    check_close(found.gradients, expected.gradients, 0.015)
-    close(found.buffers["norm.running_var"], expected.buffers["norm.running_var"], 1e-5)
-
-
-def test_several_forwards_before_one_backward_keep_apart():
-    network, (x, other) = small_network(), images(16).chunk(2)
-    ours = compressed(network)
-    for model in (ours, network):
-        step(model, x)
-        model.zero_grad()
-        outputs = [model(part) for part in (x, other)]
-        (outputs[0].square().sum() + outputs[1].sin().sum()).backward()
-    check_close(gradients(ours), gradients(network), 0.03)
-
-
-def test_backward_in_another_order_than_forward_gives_the_same_gradients():
-    network, parts = small_network(), images(16).chunk(2)
-    ours = compressed(network)
-    for model in (ours, network):
-        step(model, parts[0])
-        model.zero_grad()
-        losses = [model(part).square().sum() for part in parts]
-        for loss in losses:
-            loss.backward()
-    check_close(gradients(ours), gradients(network), 0.03)
-
-
-def test_an_evaluation_between_forward_and_backward_changes_no_gradient():
-    network, x = small_network(), images()
-    expected = gradients_after(compressed(network), x, lambda model: None)
-
-    def evaluate(model: nn.Module) -> None:
-        model.eval()
-        with torch.no_grad():
-            model(images(4))
-        model.train()
-
-    found = gradients_after(compressed(network), x, evaluate)
-    for name, gradient in expected.items():
-        same(found[name], gradient, name)
-
-
 def gradients_after(model: nn.Module, x, between) -> dict[str, torch.Tensor]:
     """Return the gradients of a step with something between its forward and its backward."""
     loss = model(x).square().sum()
@@ -187,15 +98,6 @@ def test_only_the_wanted_gradients_are_computed():
     ours, x = compressed(nn.Conv2d(6, 5, 3)), torch.randn(4, 6, 11, 13).requires_grad_()
     (gradient,) = torch.autograd.grad(ours(x).sum(), [ours.bias])
     assert gradient.tolist() == [4 * 9 * 11] * 5
-
-
-def test_hooks_on_activations_see_exact_values():
-    network, x = small_network(), images()
-    seen = []
-    for model in (compressed(network), network):
-        model.get_submodule("block.conv2").register_forward_hook(lambda _, __, output: seen.append(output.detach()))
-        model(x)
-    torch.testing.assert_close(*seen, rtol=1e-4, atol=1e-5)
 
 
 def test_saved_tensor_hooks_may_move_codes_elsewhere():
@@ -292,24 +194,6 @@ def test_two_forwards_with_a_block_that_is_computed_anew_may_share_a_backward():
             model.zero_grad()
             (model(x).square().sum() + model(2 * x).square().sum()).backward()
     check_close(gradients(ours), gradients(network), 0.03)
-
-
-def test_models_train_in_several_threads():
-    def train(number: int) -> dict[str, torch.Tensor]:
-        model = models[number]
-        for _ in range(5):
-            model(images()).square().sum().backward()
-        return gradients(model)
-
-    models = [compressed(small_network(), 2, seed) for seed in range(4)]
-    alone = [compressed(small_network(), 2, seed) for seed in range(4)]
-    with ThreadPoolExecutor(4) as threads:
-        together = list(threads.map(train, range(4)))
-    models = alone
-    for number, found in enumerate(together):
-        expected = train(number)
-        for name, gradient in expected.items():
-            same(found[name], gradient, name)
 
 
 def test_one_model_may_run_backward_from_several_threads():

@@ -1,12 +1,12 @@
-"""Half precision, autocast, and values that are not finite."""
+"""Half precision of torch's layers, and gradient scalers."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from layer_cases import KINDS, MAPS, NORMS, Case
+from layer_cases import KINDS, NORMS, Case
 from torch import nn
-from torch_layers import close, compressed, images, input_of, plain_layer, same, small_network, step
+from torch_layers import close, compressed, input_of, plain_layer, same, step
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -69,73 +69,6 @@ def test_a_float32_batch_norm_takes_bfloat16_input_as_the_plain_one_does(case: C
     close(found.output, expected.output, 0.01)
     for name, gradient in expected.gradients.items():
         close(found.gradients[name], gradient, 0.02, name)
-
-
-@kinds
-@halves
-def test_autocast_gives_the_forward_of_the_plain_layer(case: Case, dtype):
-    layer, x = plain_layer(case), input_of(case)
-    found, expected = cast_step(compressed(layer), x, dtype), cast_step(layer, x, dtype)
-    if case in NORMS:
-        close(found.output, expected.output, 1e-5)
-    else:
-        same(found.output, expected.output)
-
-
-@kinds
-@halves
-def test_autocast_gives_gradients_near_the_plain_ones(case: Case, dtype):
-    layer, x = plain_layer(case), input_of(case)
-    ours = compressed(layer)
-    warm(ours, layer, x=x)
-    found, expected = cast_step(ours, x, dtype), cast_step(layer, x, dtype)
-    assert found.gradients.keys() == expected.gradients.keys()
-    for name, gradient in expected.gradients.items():
-        close(found.gradients[name], gradient, TOLERANCE[dtype], name)
-
-
-@halves
-def test_a_network_trains_under_autocast_near_the_plain_one(dtype):
-    network, x = small_network(), images()
-    ours = compressed(network)
-    warm(ours, network, x=x)
-    found, expected = cast_step(ours, x, dtype), cast_step(network, x, dtype)
-    close(found.output, expected.output, 0.02)
-    for name in ("stem.0.weight", "stem.1.weight", "block.conv1.weight", "block.conv2.weight", "head.weight"):
-        close(found.gradients[name], expected.gradients[name], 0.06, name)
-
-
-def test_autocast_keeps_codes_and_not_activations():
-    network, x = small_network(), images(16)
-    ours = compressed(network, 2)
-    cast_step(ours, x, torch.bfloat16)
-    cast_step(ours, x, torch.bfloat16)
-    assert ours.report().ratio > 5
-
-
-@pytest.mark.parametrize("case", [*MAPS, *NORMS], ids=str)
-@pytest.mark.parametrize("trouble", [float("nan"), float("inf"), -float("inf")])
-def test_an_input_that_is_not_finite_makes_the_gradient_nan(case: Case, trouble: float):
-    layer, x = plain_layer(case), input_of(case)
-    x.view(-1)[7] = trouble
-    assert not torch.isfinite(step(compressed(layer, 2), x).gradients["weight"]).all()
-
-
-@pytest.mark.parametrize("case", MAPS, ids=str)
-def test_an_overflow_in_one_sample_leaves_the_gradient_of_the_bias_exact(case: Case):
-    layer, x = plain_layer(case), input_of(case)
-    expected = step(layer, x).gradients["bias"]
-    x.view(-1)[7] = float("inf")
-    close(step(compressed(layer, 2), x).gradients["bias"], expected, 1e-5)
-
-
-def test_an_overflow_is_gone_in_the_next_step():
-    ours, x = compressed(small_network(), 2), images()
-    broken = x.clone()
-    broken[0, 0, 0, 0] = float("inf")
-    step(ours.eval(), broken)
-    ours.train()
-    assert all(torch.isfinite(gradient).all() for gradient in step(ours, x).gradients.values())
 
 
 @halves

@@ -38,6 +38,13 @@ OUT_OF_MEMORY = (
     "can't start new thread",
     "resourceexhausted",
 )
+# oneDNN says no more than this; under a limit it means memory
+OUT_OF_MEMORY_UNDER_LIMIT = (
+    "could not create a primitive",
+    "could not execute a primitive",
+    "could not create a memory",
+    "pthread_create failed",
+)
 
 
 class DoesNotFit(ActnnError):
@@ -85,7 +92,7 @@ def call(
         text = complaints.read()
     if late:
         raise TookTooLong(f"{function} took longer than {timeout:g} s: allow more time, or ask for less work.")
-    return answer(function, final, process.returncode, text)
+    return answer(function, final, process.returncode, text, limited=data_limit is not None)
 
 
 def finished(
@@ -115,7 +122,7 @@ def finished(
     return message, over.is_set()
 
 
-def answer(function: str, final: Mapping[str, Any], code: int, complaints: str) -> dict[str, Any]:
+def answer(function: str, final: Mapping[str, Any], code: int, complaints: str, *, limited: bool) -> dict[str, Any]:
     """Return a child's result, or raise what its end means."""
     if "result" in final:
         if complaints:
@@ -124,16 +131,17 @@ def answer(function: str, final: Mapping[str, Any], code: int, complaints: str) 
         return result
     if "error" in final:
         raise ActnnError(final["error"])
-    if "full" in final or code == -signal.SIGKILL or says_out_of_memory(complaints):
+    if "full" in final or code == -signal.SIGKILL or says_out_of_memory(complaints, limited):
         raise DoesNotFit(final.get("full", f"the process that runs {function} ran out of memory."))
     lines = complaints.strip().splitlines()
     print(complaints, end="", file=sys.stderr)
     raise ActnnError(f"the process that runs {function} ended with code {code}: {lines[-1] if lines else 'no word'}")
 
 
-def says_out_of_memory(text: str) -> bool:
-    """Tell whether some words mean that memory ran out."""
-    return any(words in text.lower() for words in OUT_OF_MEMORY)
+def says_out_of_memory(text: str, limited: bool) -> bool:
+    """Tell whether some words mean that memory ran out, in a process with or without a limit."""
+    known = OUT_OF_MEMORY + OUT_OF_MEMORY_UNDER_LIMIT * limited
+    return any(words in text.lower() for words in known)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -143,12 +151,12 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def out_of_memory(error: BaseException) -> bool:
+def out_of_memory(error: BaseException, limited: bool) -> bool:
     """Tell whether an error, or what it was raised from, is that memory ran out."""
     return any(
         isinstance(each, MemoryError)
         or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
-        or says_out_of_memory(str(each))
+        or says_out_of_memory(str(each), limited)
         for each in causes(error)
     )
 
@@ -173,7 +181,7 @@ def main(argv: Sequence[str]) -> int:
             work = getattr(importlib.import_module(module), name)
             result = work(json.loads(settings), lambda message: tell(told=message))
         except (MemoryError, RuntimeError, OSError, ImportError, ActnnError) as error:
-            if out_of_memory(error):
+            if out_of_memory(error, limited=int(limit) != NO_LIMIT):
                 tell(full=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
             elif isinstance(error, ActnnError):
                 tell(error=str(error))

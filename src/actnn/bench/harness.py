@@ -92,9 +92,14 @@ def commit() -> str | None:
 
 def append(record: Mapping[str, Any], out: Path) -> None:
     """Append a record to a file as one line of JSON."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+    except OSError as problem:
+        raise ConfigError(
+            f"a record cannot be written to {out}: {problem}. Make room, or name another file."
+        ) from problem
 
 
 def records(source: Path) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def prepare(
     arrays: Arrays, statistics: Statistics, epsilon: float, gamma: Array, beta: Array, family: Family
 ) -> tuple[Normalization, Array]:
     """Return what the kernel normalises and codes with, and the inverse deviation."""
-    inverse = (statistics.variance + epsilon) ** -0.5
+    inverse = inverse_deviation(arrays, statistics.variance, epsilon)
     slope = gamma * inverse
     offset = beta - statistics.mean * slope
     if family.affine:
@@ -52,6 +52,11 @@ def prepare(
     crossing = arrays.where(crossing > high, high, crossing)
     sign = sign_of(arrays, gamma)
     return Normalization(slope, offset, statistics.mean, sign * inverse, sign * crossing), inverse
+
+
+def inverse_deviation(arrays: Arrays, variance: Array, epsilon: float) -> Array:
+    """Return the inverse deviation; from operations that every framework rounds alike, as a power is not."""
+    return 1.0 / arrays.sqrt(variance + epsilon)
 
 
 def scheme_of(arrays: Arrays, inverse: Array, gamma: Array, threshold: Array | None) -> Scheme:

@@ -40,15 +40,19 @@ class Tag:
 
 
 class Place(NamedTuple):
-    """Where a tensor lies: the object that owns its memory, and which part of it in which order."""
+    """Where a tensor lies, and in which version.
+
+    ``memory`` is an object that lives as long as the memory, or shorter; ``key`` distinguishes this place from all
+    others while it does.
+    """
 
     memory: Any
-    part: tuple[Any, ...]
+    key: tuple[Any, ...]
+    version: int
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What distinguishes this place from all others while its memory lives."""
-        return id(self.memory), *self.part
+    def is_in(self, memory: Any) -> bool:
+        """Tell whether this place still belongs to a memory that had its key."""
+        return memory is not None
 
 
 class Tags:
@@ -57,22 +61,22 @@ class Tags:
     def __init__(self) -> None:
         self._entries: dict[tuple[Any, ...], tuple[weakref.ref[Any], Tag]] = {}
 
-    def find(self, place: Place, version: int) -> Tag | None:
+    def find(self, place: Place) -> Tag | None:
         """Return the tag of a tensor, None where there is none or it was changed since."""
         entry = self._entries.get(place.key)
-        if entry is None or entry[0]() is not place.memory:
+        if entry is None or not place.is_in(entry[0]()):
             return None
-        if entry[1].version != version:
+        if entry[1].version != place.version:
             # whatever it holds is of no use any more, and the tensor may live long
             del self._entries[place.key]
             return None
         return entry[1]
 
-    def current(self, place: Place, version: int) -> Tag:
+    def current(self, place: Place) -> Tag:
         """Return the tag of a tensor, a new one where there is none."""
-        tag = self.find(place, version)
+        tag = self.find(place)
         if tag is None:
-            tag, key, entries = Tag(version), place.key, self._entries
+            tag, key, entries = Tag(place.version), place.key, self._entries
 
             def forget(reference: weakref.ref[Any]) -> None:
                 if key in entries and entries[key][0] is reference:

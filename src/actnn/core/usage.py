@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from actnn.core.memory import readable
 from actnn.errors import UnsupportedError
 
 STATUS = Path("/proc/self/status")
@@ -26,6 +27,15 @@ def compute_tensor_bytes(tensors: Any) -> int:
     Tensors of any framework, and of any type of element; numbers, strings and None take nothing.
     """
     return sum(_bytes_of(tensor) for tensor in _tensors(tensors))
+
+
+def memory_usage(device_bytes: int, print_info: bool) -> int:
+    """Return what a program uses: of its accelerators where it has tensors there, else what the process holds."""
+    used = device_bytes or resident_bytes()
+    if print_info:
+        where = "allocated on accelerators" if device_bytes else "resident in this process"
+        print(f"{readable(used)} {where}")  # noqa: T201
+    return used
 
 
 def resident_bytes() -> int:

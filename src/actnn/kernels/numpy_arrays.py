@@ -65,6 +65,9 @@ class NumpyArrays:
     def rint(self, x: Array) -> Array:
         return np.rint(x)
 
+    def sqrt(self, x: Array) -> Array:
+        return np.sqrt(x)
+
     def isfinite(self, x: Array) -> Array:
         return np.isfinite(x)
 

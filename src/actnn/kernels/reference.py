@@ -367,7 +367,7 @@ def pack(arrays: Arrays, words: Array, elements: int, bits: int) -> Array:
     words = arrays.where(within, words, 0)
     eights = words.reshape(samples, groups, 1, PLANE_BYTES, 8)
     weights = 1 << arrays.arange(0, 8, words)
-    planes = [(((eights >> plane) & 1) * weights).sum(-1) for plane in range(bits)]
+    planes = [(masked(arrays, eights >> plane, 1) * weights).sum(-1) for plane in range(bits)]
     whole = arrays.concatenate(planes, 2)
     full, tail = elements // GROUP, -(-(elements % GROUP) // 8)
     flat = whole[:, :full].reshape(samples, full * bits * PLANE_BYTES)
@@ -386,7 +386,7 @@ def unpack(arrays: Arrays, planes: Array, samples: int, elements: int, bits: int
         if tail < PLANE_BYTES:
             short = arrays.concatenate([short] + [0 * short[..., :1]] * (PLANE_BYTES - tail), 3)
         whole = arrays.concatenate([whole, short], 1)
-    digits = (whole[..., None] >> arrays.arange(0, 8, planes)) & 1
+    digits = masked(arrays, whole[..., None] >> arrays.arange(0, 8, planes), 1)
     digits = digits.reshape(samples, full + bool(tail), bits, GROUP)
     weights = (1 << arrays.arange(0, bits, planes)).reshape(bits, 1)
     return (digits * weights).sum(2)
@@ -400,21 +400,27 @@ def group_noise(arrays: Arrays, key: list[Array], layout: Layout, start: int, st
         return NEAREST + 0 * arrays.arange(0, (stop - start) * layout.groups * GROUP, key[0]).reshape(
             stop - start, layout.groups, GROUP
         )
-    first = mix((groups * 0x9E3779B1 + key[0]) & WORD, key[1]).reshape(*shape)
-    second = mix((groups * 0x85EBCA77 + key[2]) & WORD, key[3]).reshape(*shape)
+    first = mix(arrays, groups * 0x9E3779B1 + key[0], key[1]).reshape(*shape)
+    second = mix(arrays, groups * 0x85EBCA77 + key[2], key[3]).reshape(*shape)
     element = arrays.arange(0, GROUP, key[0])
-    counter = 8 * (element >> 4) + (element & 7)
-    mixed = mix((counter * 0x9E3779B1 + first) & WORD, second)
-    return (mixed >> (2 * (element & 8))) & HALF
+    counter = 8 * (element >> 4) + masked(arrays, element, 7)
+    mixed = mix(arrays, counter * 0x9E3779B1 + first, second)
+    return masked(arrays, mixed >> (2 * masked(arrays, element, 8)), HALF)
 
 
-def mix(x: Array, key: Array) -> Array:
-    """Scramble 32-bit numbers under a 32-bit key."""
+def mix(arrays: Arrays, x: Array, key: Array) -> Array:
+    """Scramble numbers, modulo 2^32, under a 32-bit key."""
+    x = masked(arrays, x, WORD)
     x = x ^ (x >> 16)
-    x = ((x * 0x7FEB352D) & WORD) ^ key
+    x = masked(arrays, x * 0x7FEB352D, WORD) ^ key
     x = x ^ (x >> 15)
-    x = (x * 0x846CA68B) & WORD
+    x = masked(arrays, x * 0x846CA68B, WORD)
     return x ^ (x >> 16)
+
+
+def masked(arrays: Arrays, x: Array, mask: int) -> Array:
+    """Return the bits of integers that a mask names; not every framework takes a number beside ``&``."""
+    return x & arrays.arange(mask, mask + 1, x)
 
 
 def divide(x: Array, y: Array) -> Array:
@@ -429,7 +435,7 @@ def divide(x: Array, y: Array) -> Array:
 def bfloat16_down(arrays: Arrays, x: Array) -> Array:
     """Round to the next bfloat16 towards minus infinity; return its 16 bits."""
     # adding zero turns -0 into 0: which of the two a minimum returns is not defined
-    bits = arrays.float_bits(x + 0.0) & WORD
+    bits = masked(arrays, arrays.float_bits(x + 0.0), WORD)
     return arrays.where(x < 0, bits + HALF, bits) >> 16
 
 
@@ -447,7 +453,7 @@ def bfloat16_value(arrays: Arrays, bits: Array) -> Array:
 
 def little_endian(arrays: Arrays, integers: Array, count: int) -> Array:
     """Return each integer as ``count`` bytes, least significant first, in one flat run."""
-    return ((integers[:, None] >> (8 * arrays.arange(0, count, integers))) & 0xFF).reshape(-1)
+    return masked(arrays, integers[:, None] >> (8 * arrays.arange(0, count, integers)), 0xFF).reshape(-1)
 
 
 def big_integers(octets: Array, count: int) -> Array:

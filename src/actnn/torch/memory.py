@@ -1,4 +1,4 @@
-"""What autograd keeps, counted; and what an accelerator's cache holds and nobody uses, given back."""
+"""What autograd keeps, and what accelerators hold, counted; and what their caches hold unused, given back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from actnn.core.usage import memory_usage
+
+ACCELERATORS = ("cuda", "xpu", "mtia")
 # the functions by which torch tells of, and empties, a cache of device memory
 CACHE = ("memory_reserved", "memory_allocated", "empty_cache")
 WITHOUT_CACHE = ("cpu", "meta")
+
+
+def device_bytes() -> int:
+    """Return the bytes of all tensors on accelerators."""
+    modules = [getattr(torch, name) for name in ACCELERATORS if hasattr(torch, name)]
+    used = [module for module in modules if module.is_available() and module.is_initialized()]
+    return sum(module.memory_allocated(index) for module in used for index in range(module.device_count()))
+
+
+def get_memory_usage(print_info: bool = False) -> int:
+    """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
+    return memory_usage(device_bytes(), print_info)
 
 
 class KeptBytes(saved_tensors_hooks):

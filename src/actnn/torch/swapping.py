@@ -12,9 +12,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from actnn.core.session import Session
 from actnn.core.site import Site
 from actnn.core.store import LEAST_BYTES
+from actnn.core.tensors import Order
 from actnn.errors import SessionError
-from actnn.torch import tags
-from actnn.torch.tensors import ARRAYS, Order, nbytes
+from actnn.torch.tensors import ARRAYS
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SwappedActivations(saved_tensors_hooks):
     def _put(self, x: Tensor) -> Left | Swapped:
         if self._stays(x):
             return Left(x, x._version)
-        tag = self._session.tags.current(tags.place(x), x._version)
+        tag = self._session.tags.current(ARRAYS.place(x))
         kept = None if tag.kept is None else tag.kept()
         if kept is None:
             kept = self._swapped(x)
@@ -73,12 +73,12 @@ class SwappedActivations(saved_tensors_hooks):
         if x.layout is not torch.strided or x.is_quantized or x.is_nested:
             return True
         memory = x.untyped_storage()
-        return not LEAST_BYTES <= nbytes(x) <= memory.nbytes() or memory.data_ptr() in self._own
+        return not LEAST_BYTES <= ARRAYS.nbytes(x) <= memory.nbytes() or memory.data_ptr() in self._own
 
     def _swapped(self, x: Tensor) -> Swapped:
-        order = Order.of(x, batched=False)
-        self._site.keeps(nbytes(x), nbytes(x))
-        buffer = self._session.store.allocate(ARRAYS, nbytes(x), x)
+        order = ARRAYS.order(x, batched=False)
+        self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))
+        buffer = self._session.store.allocate(ARRAYS, ARRAYS.nbytes(x), x)
         buffer.view(x.dtype).copy_(order.flat(x).view(-1))
         return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype)
 

@@ -5,29 +5,27 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from actnn.errors import UnsupportedError
+from actnn.core.tags import Place
+from actnn.core.tensors import Order
 from actnn.kernels.contract import FLOATS, Channels
 from actnn.torch.transfers import TorchTransfers
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-CODED = {DTYPES[name] for name in FLOATS}
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class TorchArrays:
-    """The array operations of the kernels' contract, by torch."""
+    """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
 
     def dtype(self, x: Tensor) -> str:
-        return NAMES[x.dtype]
+        return NAMES.get(x.dtype) or str(x.dtype)
 
     def on_host(self, x: Tensor) -> bool:
         return x.device.type == "cpu"
@@ -68,6 +66,9 @@ class TorchArrays:
     def rint(self, x: Tensor) -> Tensor:
         return torch.round(x)
 
+    def sqrt(self, x: Tensor) -> Tensor:
+        return torch.sqrt(x)
+
     def isfinite(self, x: Tensor) -> Tensor:
         return torch.isfinite(x)
 
@@ -96,6 +97,38 @@ class TorchArrays:
     def bits_float(self, x: Tensor) -> Tensor:
         return x.to(torch.int32).view(torch.float32)
 
+    def nbytes(self, x: Tensor) -> int:
+        return x.numel() * x.element_size()
+
+    def detach(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+    def order(self, x: Tensor, batched: bool = True) -> TorchOrder:
+        form = CHANNELS_LAST.get(x.dim())
+        last = form is not None and not x.is_contiguous() and x.is_contiguous(memory_format=form)
+        return TorchOrder(tuple(x.shape), last, batched)
+
+    def place(self, x: Tensor) -> Place:
+        # by memory: autograd may hand another object than it was given to whoever computes anew
+        memory = x.untyped_storage()
+        # a view that torch negates or conjugates only when it is read lies where its base does
+        part = x.storage_offset(), x.shape, x.stride(), x.dtype, x.is_neg(), x.is_conj()
+        return Place(memory, (id(memory), *part), x._version)
+
+    def recording(self) -> bool:
+        return torch.is_grad_enabled()
+
+    def wants_gradient(self, x: Tensor) -> bool:
+        return x.requires_grad
+
+    def recorded(self, x: Tensor) -> bool:
+        return x.grad_fn is not None
+
+    def per_channel(self, parameter: Tensor | None, default: float, like: Tensor) -> Tensor:
+        if parameter is None:
+            return torch.full_like(like, default, dtype=torch.float32)
+        return parameter.detach().to(torch.float32)
+
 
 class Ticket(Tensor):
     """A number that stands for a buffer elsewhere; copies, as saved-tensor hooks make them, keep that buffer too."""
@@ -121,37 +154,16 @@ def _forget(memory: torch.UntypedStorage) -> None:
 ARRAYS = TorchArrays()
 
 
-@dataclass(frozen=True)
-class Order:
-    """A tensor's shape and the order of its elements in memory; ``batched`` tells whether axis 0 counts samples."""
+class TorchOrder(Order):
+    """The order of a torch tensor: its own, or channels_last; channels are always axis 1."""
 
-    shape: tuple[int, ...]
-    channels_last: bool = False
-    batched: bool = True
-
-    @classmethod
-    def of(cls, x: Tensor, batched: bool = True) -> Order:
-        """Return the order in which a tensor lies, or is to be brought where it lies in none."""
-        form = CHANNELS_LAST.get(x.dim())
-        last = form is not None and not x.is_contiguous() and x.is_contiguous(memory_format=form)
-        return cls(tuple(x.shape), last, batched)
-
-    @cached_property
-    def rows(self) -> tuple[int, int]:
-        """Samples, and elements of each."""
-        if not self.batched:
-            return 1, math.prod(self.shape)
-        return self.shape[0], math.prod(self.shape[1:])
+    tensors = ARRAYS
 
     @property
     def channels(self) -> Channels:
-        """How the elements of a sample divide into channels (axis 1)."""
+        """How the elements of a sample divide into channels."""
         inner = 1 if self.channels_last else math.prod(self.shape[2:])
         return Channels(self.shape[1], inner)
-
-    def of_samples(self, count: int) -> Order:
-        """Return the order of a part of the batch."""
-        return replace(self, shape=(count, *self.shape[1:])) if self.batched else self
 
     def flat(self, x: Tensor) -> Tensor:
         """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
@@ -171,24 +183,3 @@ class Order:
         """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""
         form = CHANNELS_LAST[len(self.shape)] if self.channels_last else torch.contiguous_format
         return torch.empty(self.shape, dtype=like.dtype, device=like.device, memory_format=form)
-
-
-def nbytes(x: Tensor) -> int:
-    """Return the bytes of a tensor's elements."""
-    return x.numel() * x.element_size()
-
-
-def per_channel(parameter: Tensor | None, default: float, like: Tensor) -> Tensor:
-    """Return a parameter as float32, or its default where the layer has none."""
-    if parameter is None:
-        return torch.full_like(like, default, dtype=torch.float32)
-    return parameter.detach().to(torch.float32)
-
-
-def check_floating(x: Tensor, name: str) -> None:
-    """Raise UnsupportedError unless a tensor's dtype can be coded."""
-    if x.dtype not in CODED:
-        raise UnsupportedError(
-            f"cannot encode a {x.dtype} tensor at {name!r}: expected float32, float16 or bfloat16. "
-            f"Leave this layer exact with QModule(model, exact=[{name!r}])."
-        )

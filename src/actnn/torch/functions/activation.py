@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,24 +9,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.core.site import Readers, Site
-from actnn.torch.functions.kept import Kept, encode_mask, first_order
-
-
-@dataclass
-class Call:
-    """One call of a piecewise linear activation of slope 1 where its mask holds and ``below`` elsewhere.
-
-    The mask is read from ``kept``, a code of the input; where there is none, from what ``code`` makes of the output.
-    """
-
-    site: Site
-    function: Callable[[Tensor], Tensor]
-    below: float
-    inplace: bool
-    code: Callable[[Tensor], Kept]
-    kept: Kept | None = None
-    readers: Readers | None = None
+from actnn.core.kept import encode_mask
+from actnn.core.layers.activation import Call
+from actnn.core.site import Site
+from actnn.torch.functions.kept import first_order
+from actnn.torch.tensors import ARRAYS
 
 
 class ActivationFunction(Function):
@@ -61,7 +46,7 @@ class DropoutFunction(Function):
     def forward(ctx: Any, x: Tensor, site: Site, probability: float, inplace: bool) -> Tensor:
         ctx.site = site
         factors = F.dropout(torch.ones_like(x), probability, training=True)
-        mask = encode_mask(factors, site)
+        mask = encode_mask(ARRAYS, factors, site)
         ctx.factor = 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
         ctx.reading = mask.reading
         ctx.save_for_backward(*mask.tensors)

@@ -14,13 +14,11 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.allocation.sensitivity import Transfer, convolution_coefficient, linear_coefficient
+from actnn.core.kept import Kept
+from actnn.core.layers.maps import energy_of, few, normalize, transfer_of
 from actnn.core.site import Site
-from actnn.torch.functions.kept import Kept, first_order, on_host
-from actnn.torch.tensors import ARRAYS, Order, nbytes
-
-# positions over which the statistics of a layer's transfer are averaged, and the variance of a channel that has none
-ENOUGH_POSITIONS = 2048
-LEAST_VARIANCE = 1e-12
+from actnn.torch.functions.kept import first_order
+from actnn.torch.tensors import ARRAYS
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Convolution:
             channels = weight.shape[0]
             space = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d, _ in axes]
         output = shape[0] * channels * math.prod(space)
-        return (math.prod(shape) + output) * like.element_size(), nbytes(weight)
+        return (math.prod(shape) + output) * like.element_size(), ARRAYS.nbytes(weight)
 
     def coefficient(self, inputs: tuple[int, ...], outputs: tuple[int, ...], kernel: tuple[int, ...]) -> float:
         """Return how much of the input's noise the gradient of the weight takes over."""
@@ -78,14 +76,14 @@ class Convolution:
         """Return how noise in the gradient of ``y`` reaches that of the weight."""
         positions = math.prod(y.shape[2:])
         with exactly(y):
-            x, y = (few(values, positions).float() for values in (x, y))
-            normalized = normalize(y, [0, *range(2, y.dim())])
+            x, y = (few(ARRAYS, values, positions) for values in (x, y))
+            normalized = normalize(ARRAYS, y, [0, *range(2, y.dim())])
             aligned = self.parameter_gradients(normalized, x, weight.float(), False)[0]
             if self.transposed:
                 aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
             rows = aligned.flatten(1) / max(1, len(y) * positions)
         share = self.coefficient(tuple(x.shape[2:]), tuple(y.shape[2:]), tuple(weight.shape[2:]))
-        return transfer_of(rows, share * energy_of(x))
+        return transfer_of(ARRAYS, rows, share * energy_of(x))
 
     def input_gradient(self, grad: Tensor, weight: Tensor, space: tuple[int, ...]) -> Tensor:
         """Return the gradient of an input that extends over ``space``: the opposite convolution, of no activation."""
@@ -150,7 +148,7 @@ class ConvolutionFunction(Function):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of weight and bias, summed over parts of the batch."""
         grad_weight = grad_bias = None
-        for part, x in decoded(ctx, grad, saved, parts):
+        for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
             of_weight, of_bias = ctx.convolution.parameter_gradients(part, x, weight, need_bias)
             grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
         return tuple(None if total is None else total.to(grad.dtype) for total in (grad_weight, grad_bias))
@@ -184,7 +182,7 @@ class LinearFunction(Function):
         grad_weight = None
         samples, elements = ctx.reading.order.rows
         parts = ctx.site.session.pieces(samples, samples * elements * grad.element_size())
-        for part, x in decoded(ctx, grad, saved, parts):
+        for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
             grad_weight = added(grad_weight, rows(part).T @ rows(x))
         return grad_weight.to(grad.dtype)
 
@@ -192,9 +190,9 @@ class LinearFunction(Function):
 def transfer(x: Tensor, y: Tensor) -> Transfer:
     """Return how noise in the gradient of a linear layer's output reaches that of its weight."""
     with exactly(y):
-        x, y = (rows(few(values, math.prod(values.shape[1:-1]))).float() for values in (x, y))
-        aligned = normalize(y, [0]).T @ x / max(1, len(y))
-    return transfer_of(aligned, energy_of(x))
+        x, y = (rows(few(ARRAYS, values, math.prod(values.shape[1:-1]))) for values in (x, y))
+        aligned = normalize(ARRAYS, y, [0]).T @ x / max(1, len(y))
+    return transfer_of(ARRAYS, aligned, energy_of(x))
 
 
 @contextmanager
@@ -204,41 +202,10 @@ def exactly(y: Tensor) -> Iterator[None]:
         yield
 
 
-def transfer_of(rows_of_channels: Tensor, patch: float) -> Transfer:
-    """Return a transfer from mean(x̂ h) of each channel and the energy of a patch."""
-    return Transfer(on_host(rows_of_channels.square().sum(1)), patch)
-
-
-def few(values: Tensor, positions: int) -> Tensor:
-    """Return as many samples as have enough positions to average over."""
-    return values[: -(-ENOUGH_POSITIONS // max(1, positions))]
-
-
-def normalize(y: Tensor, axes: list[int]) -> Tensor:
-    """Return a tensor with mean 0 and variance 1 along some axes."""
-    variance, mean = torch.var_mean(y, axes, correction=0, keepdim=True)
-    return (y - mean) * (variance + LEAST_VARIANCE).rsqrt()
-
-
-def energy_of(x: Tensor) -> float:
-    """Return the mean squared norm of a sample."""
-    # what was a float before may still be the tensor that wants a gradient
-    return float(x.detach().square().sum()) / max(1, len(x))
-
-
 def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
     """Save the weight, and of the input what is kept of it."""
     ctx.reading = None if kept is None else kept.reading
     ctx.save_for_backward(weight, *(() if kept is None else kept.tensors))
-
-
-def decoded(ctx: Any, grad: Tensor, saved: list[Tensor], parts: list[range]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the gradient of the output and the decoded input, part by part."""
-    # once, not for each part: it may have to come from afar
-    saved = [ctx.site.session.store.get(ARRAYS, saved[0]), *saved[1:]]
-    for part in parts:
-        of_part = samples_of(grad, part) if ctx.reading.order.batched else grad
-        yield of_part, ctx.reading.value(ctx.site, saved, grad.dtype, part)
 
 
 def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
@@ -249,7 +216,7 @@ def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
     for part in parts:
         result = compute(part)
         if whole is None:
-            whole = Order.of(result).of_samples(parts[-1].stop).unfilled(result)
+            whole = ARRAYS.order(result).of_samples(parts[-1].stop).unfilled(result)
         samples_of(whole, part).copy_(result)
     return whole
 

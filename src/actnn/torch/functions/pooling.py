@@ -13,7 +13,7 @@ from actnn import kernels
 from actnn.core.site import Site
 from actnn.kernels.contract import Pool
 from actnn.torch.functions.kept import first_order
-from actnn.torch.tensors import ARRAYS, Order, nbytes
+from actnn.torch.tensors import ARRAYS, TorchOrder
 
 
 class MaxPoolFunction(Function):
@@ -23,14 +23,14 @@ class MaxPoolFunction(Function):
     def forward(ctx: Any, x: Tensor, site: Site, pool: Pool) -> Tensor:
         site.session.check_open()
         batched = x.dim() == len(pool.kernel) + 2
-        ctx.site, ctx.pool, ctx.order = site, pool, Order.of(x, batched)
-        ctx.pooled = Order((*x.shape[: -len(pool.kernel)], *pool.output), pool.channels_last, batched)
+        ctx.site, ctx.pool, ctx.order = site, pool, ARRAYS.order(x, batched)
+        ctx.pooled = TorchOrder((*x.shape[: -len(pool.kernel)], *pool.output), pool.channels_last, batched)
         y = ctx.pooled.unfilled(x)
         buffer = site.session.store.allocate(ARRAYS, pool.nbytes, x)
         planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool, buffer)
         ctx.save_for_backward(site.store(ARRAYS, planes))
         # exact training keeps its input, and an index of 64 bits for each maximum
-        site.keeps(nbytes(planes), 8 * y.numel())
+        site.keeps(ARRAYS.nbytes(planes), 8 * y.numel())
         return y
 
     @staticmethod
@@ -47,7 +47,7 @@ class AveragePoolFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, site: Site, pool: Callable[[Tensor], Tensor], geometry: tuple[Any, ...]) -> Tensor:
-        ctx.site, ctx.order, ctx.geometry = site, Order.of(x), geometry
+        ctx.site, ctx.order, ctx.geometry = site, ARRAYS.order(x), geometry
         return pool(x)
 
     @staticmethod

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.allocation.sensitivity import Transfer
+from actnn.core.layers.maps import MapLayer
 from actnn.errors import ShapeError
-from actnn.torch import tags
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import check_floating
 
 
-class CompressedMap(Compressed):
-    """A layer that is linear in its input, of which it keeps a code."""
-
-    def is_source(self, y: Tensor, measure: Callable[[], Transfer]) -> None:
-        """Let a BatchNorm that reads ``y`` find this layer, and how this layer hands noise on to its weights."""
-        planner = self.site.session.planner
-        if planner.active and self.training and self.weight.requires_grad:
-            tags.set_source(y, self.site)
-            if self.site.transfer is None or planner.is_time(self.site):
-                transfer = measure()
-                # a batch that overflows tells nothing
-                if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
-                    self.site.transfer = transfer
-
-
-class CompressedConvolution(CompressedMap):
+class CompressedConvolution(Compressed, MapLayer):
     """A convolution of any rank that keeps a code of its input."""
 
     function: ClassVar[Callable[..., Tensor]]
@@ -66,7 +47,7 @@ class CompressedConvolution(CompressedMap):
 
     def check_input(self, x: Tensor, rank: int) -> None:
         """Raise a typed error unless ``x`` is what this layer takes."""
-        check_floating(x, self.site.name)
+        self.check_floating(x)
         if x.dim() not in (rank + 1, rank + 2) or x.shape[-rank - 1] != self.in_channels:
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {self.in_channels} "
@@ -146,7 +127,7 @@ class QConvTranspose3d(TransposedConvolution, nn.ConvTranspose3d):
     function, opposite = staticmethod(F.conv_transpose3d), staticmethod(F.conv3d)
 
 
-class QLinear(CompressedMap, nn.Linear):
+class QLinear(Compressed, MapLayer, nn.Linear):
     """``nn.Linear`` that keeps a code of its input."""
 
     plain = nn.Linear
@@ -155,7 +136,7 @@ class QLinear(CompressedMap, nn.Linear):
         """Return the linear map of ``x``, of any rank."""
         if not self.records(x):
             return super().forward(x)
-        check_floating(x, self.site.name)
+        self.check_floating(x)
         if x.shape[-1:] != (self.in_features,):
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: "

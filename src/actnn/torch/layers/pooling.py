@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from actnn.core.pooling import pooled_size
 from actnn.errors import ShapeError
 from actnn.kernels.contract import Pool
-from actnn.torch import tags
 from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import Order, check_floating
 
 
 class CompressedMaxPool(Compressed):
@@ -21,17 +19,22 @@ class CompressedMaxPool(Compressed):
 
     rank: ClassVar[int]
 
+    @classmethod
+    def reason_to_leave(cls, layer: nn.Module) -> str | None:
+        """Return why a plain layer of this kind stays as it is; None where it is converted."""
+        return "it returns indices" if layer.return_indices else None
+
     def forward(self, x: Tensor) -> Any:
         """Return the maxima of ``x``; with ``return_indices`` the layer works as the plain one."""
         if self.return_indices or not self.records(x):
             return super().forward(x)
-        check_floating(x, self.site.name)
+        self.check_floating(x)
         if x.dim() not in (self.rank + 1, self.rank + 2):
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: "
                 f"expected {self.rank + 1} axes, or {self.rank + 2} with a batch axis."
             )
-        self.site.keeps(0, tags.exact_bytes(x, self.site.session))
+        self.site.keeps(0, self.counts_exact(x))
         return MaxPoolFunction.apply(x, self.site, self.pool(x))
 
     def pool(self, x: Tensor) -> Pool:
@@ -41,7 +44,7 @@ class CompressedMaxPool(Compressed):
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation)
         geometry = [each_axis(size, self.rank) for size in sizes]
         output = tuple(pooled_size(*axis, self.ceil_mode) for axis in zip(space, *geometry, strict=True))
-        return Pool(math.prod(batch), channels, space, output, *geometry, Order.of(x).channels_last)
+        return Pool(math.prod(batch), channels, space, output, *geometry, self.tensors.order(x).channels_last)
 
 
 class QMaxPool1d(CompressedMaxPool, nn.MaxPool1d):
@@ -78,7 +81,7 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
             self.count_include_pad,
             self.divisor_override,
         )
-        self.site.keeps(0, tags.exact_bytes(x, self.site.session))
+        self.site.keeps(0, self.counts_exact(x))
         return AveragePoolFunction.apply(x, self.site, super().forward, geometry)
 
 

@@ -1,0 +1,48 @@
+"""The PaddlePaddle front end; ``import actnn.paddle as actnn`` offers all that ``import actnn`` offers for torch."""
+
+from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
+from actnn.core.usage import compute_tensor_bytes
+from actnn.errors import (
+    ActnnError,
+    BudgetError,
+    ConfigError,
+    DemandError,
+    FormatError,
+    SessionError,
+    ShapeError,
+    SwapError,
+    UnsupportedError,
+)
+from actnn.paddle.convert import QModule
+from actnn.paddle.data import DataLoader
+from actnn.paddle.functional import FUNCTIONS
+from actnn.paddle.layers import *  # noqa: F403
+from actnn.paddle.layers import ALIASES, LAYERS
+from actnn.paddle.memory import get_memory_usage
+from actnn.paddle.verify import verify
+
+globals().update(ALIASES | FUNCTIONS)
+
+__all__ = [
+    "ActnnError",
+    "BudgetError",
+    "ConfigError",
+    "DataLoader",
+    "DemandError",
+    "FormatError",
+    "QBNScheme",
+    "QModule",
+    "QScheme",
+    "SessionError",
+    "ShapeError",
+    "SwapError",
+    "UnsupportedError",
+    "compute_tensor_bytes",
+    "config",
+    "get_memory_usage",
+    "set_optimization_level",
+    "verify",
+    *(layer.__name__ for layer in LAYERS),
+    *ALIASES,
+    *FUNCTIONS,
+]

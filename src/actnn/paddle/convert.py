@@ -1,0 +1,125 @@
+"""QModule: one line converts a model, in place, and one call undoes it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle import distributed as dist
+
+from actnn.core.conversion import Exact, Patterns, Wrapper, check_layers, choose
+from actnn.core.memory import parse_memory
+from actnn.core.session import Session
+from actnn.core.settings import config
+from actnn.errors import UnsupportedError
+from actnn.paddle.layers import COMPRESSED
+from actnn.paddle.memory import KeptBytes
+from actnn.paddle.swapping import SwappedActivations
+
+
+class QModule(Wrapper, nn.Layer):
+    """A model whose layers keep codes instead of activations.
+
+    The wrapper shares the model's own dictionaries of parameters, buffers and sublayers: names, state_dict keys and
+    everything that walks the tree see the plain model. All other attributes are the wrapped model's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Layer,
+        *,
+        level: str | None = None,
+        exact: Sequence[Exact] = (),
+        seed: int = 0,
+        memory: str | float | None = None,
+    ) -> None:
+        nn.Layer.__init__(self)
+        check_model(model)
+        stream = dist.get_rank() if dist.is_initialized() else 0
+        session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
+        layers = list(model.named_sublayers(include_self=True))
+        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Layer)))
+        own = self.__dict__
+        for shared in ("_parameters", "_buffers", "_sub_layers", "_non_persistable_buffer_names_set"):
+            own[shared] = model.__dict__[shared]
+        # the flag is the model's, reached like its other attributes
+        del own["training"]
+
+    def _recording(self) -> bool:
+        return paddle.is_grad_enabled()
+
+    def _swapping(self) -> SwappedActivations:
+        return SwappedActivations(self._model, self._session, self._session.whole_model())
+
+    def _measured(self, *args: Any, **kwargs: Any) -> Any:
+        kept = KeptBytes(self._model)
+        if not kept.possible():
+            warnings.warn(
+                "saved-tensor hooks are in place, of which Paddle allows one pair: what this forward keeps for "
+                "backward cannot be measured against memory=. The next forward without them will be.",
+                UserWarning,
+                stacklevel=2,
+            )
+            return self._model(*args, **kwargs)
+        try:
+            with kept:
+                result = self._model(*args, **kwargs)
+        except ValueError as problem:
+            if "one pair of hooks" not in str(problem):
+                raise
+            raise UnsupportedError(
+                "this model puts saved-tensor hooks in place, of which Paddle allows one pair, while memory= measures "
+                "what a forward keeps: use recompute with use_reentrant=True, or widths instead of memory=."
+            ) from problem
+        self._session.all_kept(kept.total)
+        return result
+
+    def _indices(self, given: Any, num_samples: int | None) -> Any:
+        if isinstance(given, Tensor):
+            # numpy knows no bfloat16; floats are refused, but with a reason
+            given = (given.astype(paddle.float32) if given.is_floating_point() else given).numpy()
+        return super()._indices(given, num_samples)
+
+    def set_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the plain model's state."""
+        return self._model.set_state_dict(*args, **kwargs)
+
+    # Paddle's other names for it
+    set_dict = load_dict = set_state_dict
+
+    def train(self) -> QModule:
+        """Switch this model, and no other, to training."""
+        self._model.train()
+        return self
+
+    def eval(self) -> QModule:
+        """Switch this model, and no other, to evaluation."""
+        self._model.eval()
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "forward":
+            raise UnsupportedError(
+                "the forward of a converted model was to be replaced, as paddle.jit.to_static does, and a static graph "
+                "keeps no codes: expected dynamic mode. Call model.restore() first."
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        # a model that is a single layer has no sublayers to show
+        return super().__repr__() if self._sub_layers else f"QModule({self._model!r})"
+
+
+def check_model(model: Any) -> None:
+    """Raise a typed error unless ``model`` can be converted."""
+    if not isinstance(model, nn.Layer):
+        raise UnsupportedError(f"QModule was given a {type(model).__name__}: expected a paddle.nn.Layer.")
+    if not paddle.in_dynamic_mode():
+        raise UnsupportedError(
+            "Paddle is in static graph mode, where nothing can be kept as codes: expected dynamic mode. "
+            "Call paddle.disable_static() before building the model."
+        )
+    check_layers(model, model.named_sublayers(include_self=True))

@@ -1,0 +1,70 @@
+"""Piecewise linear activations and dropout, which keep one bit an element or less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+from paddle.nn import functional as F
+
+from actnn.core.kept import encode_mask
+from actnn.core.layers.activation import Call
+from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
+from actnn.paddle.tensors import ARRAYS
+
+
+class ActivationFunction(Function):
+    """An activation that reads its mask from a code: its own, or that of whoever produced its input."""
+
+    @staticmethod
+    @forward
+    def forward(ctx: Any, x: Tensor, call: Call) -> Tensor:
+        y = call.function(x)
+        if call.kept is None:
+            call.kept = call.code(y)
+        ctx.below, ctx.reading, ctx.readers = call.below, call.kept.reading, call.readers
+        save(ctx, call.kept.tensors[0])
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (mask,) = saved(ctx)
+        if ctx.readers is not None:
+            ctx.site.confirm(ctx.readers)
+        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below)
+
+
+class DropoutFunction(Function):
+    """``F.dropout`` in training that keeps one bit an element; draws exactly what Paddle's own would."""
+
+    @staticmethod
+    @forward
+    def forward(ctx: Any, x: Tensor, probability: float, axis: Any, upscale: bool, inplace: bool) -> Tensor:
+        chosen = F.dropout(paddle.ones_like(x), probability, axis, mode="downscale_in_infer")
+        mask = encode_mask(ARRAYS, chosen, ctx.site)
+        ctx.reading, ctx.scale = mask.reading, scaling(probability, axis, upscale)
+        save(ctx, *mask.tensors)
+        return ctx.scale(x.multiply_(chosen) if inplace else x * chosen)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (mask,) = saved(ctx)
+        return ctx.scale(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0))
+
+
+def scaling(probability: float, axis: Any, upscale: bool) -> Callable[[Tensor], Tensor]:
+    """Return what makes up for dropped elements, in place, rounded as Paddle rounds it.
+
+    That is a quotient where any element may be dropped, and a product where whole slices are.
+    """
+    if not upscale or probability == 1.0:
+        return lambda y: y
+    if axis is not None:
+        return lambda y: y.scale_(1.0 / (1.0 - probability))
+    rest = float(np.float32(1.0) - np.float32(probability))
+    return lambda y: y.divide_(paddle.full([1], rest, y.dtype, device=y.place))

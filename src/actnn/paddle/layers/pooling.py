@@ -1,0 +1,118 @@
+"""Pooling layers that keep positions within windows, or only shapes."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from paddle import Tensor, nn
+
+from actnn.errors import ShapeError
+from actnn.kernels.contract import Pool
+from actnn.paddle.functions.pooling import AveragePoolFunction, MaxPoolFunction
+from actnn.paddle.layers.base import Compressed, channels_last
+from actnn.paddle.padding import Padding, each_axis
+
+
+class CompressedMaxPool(Compressed):
+    """Max pooling of any rank."""
+
+    rank: ClassVar[int]
+
+    @classmethod
+    def reason_to_leave(cls, layer: nn.Layer) -> str | None:
+        """Return why a plain layer of this kind stays as it is; None where it is converted."""
+        return "it returns indices" if layer.return_mask else None
+
+    def forward(self, x: Tensor) -> Any:
+        """Return the maxima of ``x``; with ``return_mask`` the layer works as the plain one."""
+        if self.return_mask or not self.records(x):
+            return self.plain.forward(self, x)
+        self.check_floating(x)
+        if len(x.shape) != self.rank + 2:
+            raise ShapeError(
+                f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {self.rank + 2} axes."
+            )
+        exact_bytes = self.counts_exact(x)
+        pool = self.pool(x)
+        if pool is None:
+            self.site.keeps(exact_bytes, exact_bytes)
+            return self.plain.forward(self, x)
+        y = MaxPoolFunction.record(self.site, x, pool)
+        # exact training keeps input and output
+        self.site.keeps(0, exact_bytes + self.counts_exact(y))
+        return y
+
+    def kernel(self) -> Any:
+        """Return the size of a window."""
+        return self.ksize
+
+    def data_layout(self) -> str:
+        """Return the order of an input's axes."""
+        return self.data_format
+
+    def pool(self, x: Tensor) -> Pool | None:
+        """Return the geometry of pooling ``x``; None where a window holds nothing but padding."""
+        last = channels_last(self.data_layout())
+        samples, *rest = x.shape
+        channels, space = (rest[-1], rest[:-1]) if last else (rest[0], rest[1:])
+        kernel = each_axis(self.kernel(), self.rank)
+        stride = kernel if self.stride is None else each_axis(self.stride, self.rank)
+        around = Padding.of(self.padding, self.rank, last).around(space, kernel, stride)
+        output = []
+        for size, window, step, (before, behind) in zip(space, kernel, stride, around, strict=True):
+            room = size + before + behind - window
+            windows = (-(-room // step) if self.ceil_mode else room // step) + 1
+            if windows < 1 or before >= window or (windows - 1) * step >= size + before:
+                return None
+            output.append(windows)
+        padding = tuple(before for before, _ in around)
+        sizes = (tuple(space), tuple(output), kernel, stride, padding, (1,) * self.rank)
+        return Pool(samples, channels, *sizes, last)
+
+
+class QMaxPool1D(CompressedMaxPool, nn.MaxPool1D):
+    """``nn.MaxPool1D`` that keeps positions within windows."""
+
+    plain, rank = nn.MaxPool1D, 1
+
+    def kernel(self) -> Any:
+        """Return the size of a window."""
+        return self.kernel_size
+
+    def data_layout(self) -> str:
+        """Return the order of an input's axes."""
+        return "NCL"
+
+
+class QMaxPool2D(CompressedMaxPool, nn.MaxPool2D):
+    """``nn.MaxPool2D`` that keeps positions within windows."""
+
+    plain, rank = nn.MaxPool2D, 2
+
+
+class QMaxPool3D(CompressedMaxPool, nn.MaxPool3D):
+    """``nn.MaxPool3D`` that keeps positions within windows."""
+
+    plain, rank = nn.MaxPool3D, 3
+
+
+class QAvgPool2D(Compressed, nn.AvgPool2D):
+    """``nn.AvgPool2D`` that keeps only shapes; its gradient is exact."""
+
+    plain = nn.AvgPool2D
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the means of ``x``."""
+        if not self.records(x):
+            return self.plain.forward(self, x)
+        self.check_floating(x)
+        kernel = each_axis(self.ksize, 2)
+        stride = kernel if self.stride is None else each_axis(self.stride, 2)
+        padding = Padding.of(self.padding, 2, channels_last(self.data_format))
+        geometry = (
+            *(list(kernel), list(stride), list(padding.numbers), self.ceil_mode, self.exclusive),
+            *(self.data_format, "avg", False, False, padding.algorithm),
+        )
+        factor = 1.0 if self.divisor is None else kernel[0] * kernel[1] / self.divisor
+        self.site.keeps(0, self.counts_exact(x))
+        return AveragePoolFunction.record(self.site, x, super().forward, geometry, factor)

@@ -1,0 +1,60 @@
+"""What autograd keeps, and what accelerators hold, counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.autograd import saved_tensors_hooks
+
+from actnn.core.usage import memory_usage
+
+
+def device_bytes() -> int:
+    """Return the bytes of all tensors on accelerators."""
+    if not paddle.device.is_compiled_with_cuda():
+        return 0
+    return sum(paddle.device.cuda.memory_allocated(index) for index in range(paddle.device.cuda.device_count()))
+
+
+def get_memory_usage(print_info: bool = False) -> int:
+    """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
+    return memory_usage(device_bytes(), print_info)
+
+
+class KeptBytes(saved_tensors_hooks):
+    """Counts the bytes that autograd saves while it is entered: each block of memory once, the model's own left out."""
+
+    def __init__(self, model: nn.Layer) -> None:
+        own = (*model.parameters(), *model.buffers())
+        self._own = {tensor.data_ptr() for tensor in own}
+        self._blocks: dict[int, int] = {}
+        super().__init__(self._note, _unchanged)
+
+    @property
+    def total(self) -> int:
+        """Bytes counted so far."""
+        return sum(self._blocks.values())
+
+    def __enter__(self) -> KeptBytes:
+        super().__enter__()
+        return self
+
+    def possible(self) -> bool:
+        """Tell whether nobody else's hooks are in place: Paddle allows one pair at a time."""
+        try:
+            with self:
+                return True
+        except ValueError:
+            return False
+
+    def _note(self, tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in self._own:
+            self._blocks[tensor.data_ptr()] = tensor.size * tensor.element_size()
+        # the very tensor that was given would hold the graph, and the graph it
+        return tensor.detach()
+
+
+def _unchanged(kept: Any) -> Any:
+    return kept

@@ -1,0 +1,55 @@
+"""Activations that wait elsewhere between forward and backward, exactly as they are: level ``swap``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.autograd import saved_tensors_hooks
+
+from actnn.core.session import Session
+from actnn.core.site import Site
+from actnn.core.store import LEAST_BYTES
+from actnn.core.tensors import Order
+from actnn.paddle.tensors import ARRAYS
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A tensor that left: what the store gave for its bytes, and how to read them."""
+
+    saved: Tensor
+    order: Order
+    dtype: Any
+
+
+class SwappedActivations(saved_tensors_hooks):
+    """Puts what autograd saves while this is entered into a store, the model's own left out.
+
+    What is put is a copy: an operation that overwrites its input may run before the copy has left. A tensor that two
+    operations save leaves twice: nothing tells that its memory is not another one's by then.
+    """
+
+    def __init__(self, model: nn.Layer, session: Session, site: Site) -> None:
+        self._own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        self._session, self._site = session, site
+        super().__init__(self._put, self._get)
+
+    def _put(self, x: Tensor) -> Tensor | Swapped:
+        if not x.is_dense() or ARRAYS.nbytes(x) < LEAST_BYTES or x.data_ptr() in self._own:
+            # the very tensor that was given would hold the graph, and the graph it
+            return x.detach()
+        order = ARRAYS.order(x, batched=False)
+        self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))
+        buffer = self._session.store.allocate(ARRAYS, ARRAYS.nbytes(x), x)
+        buffer[:] = order.flat(x).view(paddle.uint8).view([-1])
+        return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype)
+
+    def _get(self, kept: Any) -> Tensor:
+        if not isinstance(kept, Swapped):
+            return kept
+        self._session.backward_begins()
+        buffer = self._session.store.get(ARRAYS, kept.saved)
+        return kept.order.shaped(buffer.view(kept.dtype))

@@ -1,0 +1,169 @@
+"""Paddle as a lender of arrays, and the order in which a tensor's elements lie in memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+
+from actnn.core.tags import Place
+from actnn.core.tensors import Order
+from actnn.kernels.contract import FLOATS, Channels
+from actnn.paddle.transfers import PaddleTransfers
+
+DTYPES = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class PaddleArrays:
+    """The array operations of the kernels' contract, and what the core asks of tensors, by Paddle."""
+
+    def dtype(self, x: Tensor) -> str:
+        return NAMES.get(x.dtype) or str(x.dtype)
+
+    def on_host(self, x: Tensor) -> bool:
+        return x.place.is_cpu_place()
+
+    def device(self, x: Tensor) -> str:
+        return str(x.place)
+
+    def transfers(self, x: Tensor) -> PaddleTransfers:
+        return PaddleTransfers(x.place)
+
+    def pointer(self, x: Tensor) -> int:
+        return x.data_ptr()
+
+    def numpy(self, x: Tensor) -> np.ndarray:
+        # shares the memory of a tensor on the host, as Tensor.numpy does not
+        return np.from_dlpack(x.detach()) if self.on_host(x) else x.numpy()
+
+    def threads(self) -> int:
+        # Paddle sets it when it is imported, and computes with as many
+        return int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
+        return paddle.empty(shape, DTYPES[dtype], device=like.place)
+
+    def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
+        return paddle.arange(start, stop, dtype=paddle.int64, device=like.place)
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        return x.astype(DTYPES[dtype])
+
+    def where(self, condition: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
+        if not isinstance(y, Tensor):
+            y = paddle.full([1], y, x.dtype, device=x.place)
+        return paddle.where(condition, x, y)
+
+    def amin(self, x: Tensor) -> Tensor:
+        return paddle.amin(x, -1)
+
+    def amax(self, x: Tensor) -> Tensor:
+        return paddle.amax(x, -1)
+
+    def rint(self, x: Tensor) -> Tensor:
+        return paddle.round(x)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        return paddle.sqrt(x)
+
+    def isfinite(self, x: Tensor) -> Tensor:
+        return paddle.isfinite(x)
+
+    def concatenate(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        return paddle.concat(list(parts), axis)
+
+    def stack(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        return paddle.stack(list(parts), axis)
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.transpose(list(axes))
+
+    def from_numpy(self, x: np.ndarray) -> Tensor:
+        return paddle.from_dlpack(x)
+
+    def ticket(self, number: int, release: Callable[[int], None]) -> Tensor:
+        memory = np.array([number])
+        # of its memory, not of a tensor: what autograd saves may be another one that shares it
+        weakref.finalize(memory, release, number).atexit = False
+        return paddle.from_dlpack(memory)
+
+    def float_bits(self, x: Tensor) -> Tensor:
+        return x.contiguous().view(paddle.int32).astype(paddle.int64)
+
+    def bits_float(self, x: Tensor) -> Tensor:
+        return x.astype(paddle.int32).view(paddle.float32)
+
+    def nbytes(self, x: Tensor) -> int:
+        return math.prod(x.shape) * x.element_size()
+
+    def detach(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+    def order(self, x: Tensor, batched: bool = True) -> PaddleOrder:
+        return PaddleOrder(tuple(x.shape), False, batched)
+
+    def place(self, x: Tensor) -> Place:
+        return PaddlePlace(x, (x.data_ptr(), *x.shape, *x.strides, x.dtype), x.inplace_version)
+
+    def recording(self) -> bool:
+        return paddle.is_grad_enabled()
+
+    def wants_gradient(self, x: Tensor) -> bool:
+        return not x.stop_gradient
+
+    def recorded(self, x: Tensor) -> bool:
+        return not (x.stop_gradient or x.is_leaf)
+
+    def per_channel(self, parameter: Tensor | None, default: float, like: Tensor) -> Tensor:
+        if parameter is None:
+            return paddle.full_like(like, default, dtype=paddle.float32)
+        return parameter.detach().astype(paddle.float32)
+
+
+class PaddlePlace(Place):
+    """The place of a Paddle tensor: an address, and a tensor that keeps it from being used anew.
+
+    Paddle shows no object that owns memory. Another tensor that shares the address, as those have from which a block
+    is computed anew, has the same place as long as the first one lives.
+    """
+
+    def is_in(self, memory: Any) -> bool:
+        """Tell whether the tensor that had this address still has it."""
+        return memory is not None and memory.data_ptr() == self.key[0]
+
+
+ARRAYS = PaddleArrays()
+
+
+class PaddleOrder(Order):
+    """The order of a Paddle tensor, that of its axes; channels are axis 1, or with ``channels_last`` the last one."""
+
+    tensors = ARRAYS
+
+    @property
+    def channels(self) -> Channels:
+        """How the elements of a sample divide into channels."""
+        if self.channels_last:
+            return Channels(self.shape[-1], 1)
+        return Channels(self.shape[1], math.prod(self.shape[2:]))
+
+    def flat(self, x: Tensor) -> Tensor:
+        """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
+        x = x.detach()
+        # what has no axes has no view with some
+        return (x if x.is_contiguous() else x.contiguous()).view(self.rows) if self.shape else x.reshape(self.rows)
+
+    def shaped(self, values: Tensor) -> Tensor:
+        """Return (samples, elements) as a tensor of this shape: the inverse of ``flat``."""
+        return values.view(self.shape) if self.shape else values.reshape([])
+
+    def unfilled(self, like: Tensor) -> Tensor:
+        """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""
+        return ARRAYS.empty(self.shape, NAMES[like.dtype], like)

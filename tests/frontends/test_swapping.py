@@ -1,0 +1,179 @@
+"""L4 in every front end: gradients are those of L3 bit by bit, while codes lie on disk."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from frameworks import Array, Framework, Model, numbers
+from patience import nothing_hangs, until  # noqa: F401
+from planned_networks import NETWORKS, loss_of, pictures, ranges
+from steps import check_equal_gradients
+
+import actnn
+from actnn.core import store
+from actnn.core.swap import file
+
+
+@pytest.fixture(autouse=True)
+def little_memory(monkeypatch):
+    """Let next to nothing wait in memory, so that codes really go to disk and come back; and files stay small."""
+    monkeypatch.setattr(store, "BUFFER_BYTES", 16 * 1024)
+    monkeypatch.setattr(file, "GROWTH", 2**20)
+
+
+def join(model: Model, x):
+    return model.head(model.around(model.block, model.pool(model.stem(x))))
+
+
+def direct(block: Model, x):
+    return block(x)
+
+
+def network(framework: Framework, around=direct) -> Model:
+    """Return layers of every kind that keeps codes, each code large enough to leave memory."""
+    layer = framework.layer
+    convolution = layer("Conv2d", 16, 32, 3, padding=1, bias=False)
+    parts = {
+        "stem": framework.sequential(layer("Conv2d", 3, 16, 3, padding=1), layer("BatchNorm2d", 16), layer("ReLU")),
+        "pool": layer("MaxPool2d", 2),
+        "block": framework.sequential(convolution, layer("BatchNorm2d", 32), layer("ReLU"), layer("Dropout", 0.2)),
+        "head": framework.sequential(layer("Flatten"), layer("Linear", 32 * 16 * 16, 6)),
+        "around": around,
+    }
+    return framework.initialised(framework.wired(join, **parts))
+
+
+def batch(number: int = 0, samples: int = 8) -> Array:
+    """Return inputs whose samples differ in range."""
+    return numbers((samples, 3, 32, 32), 300 + number) * ranges(samples)
+
+
+def loss(framework: Framework, model: Model, x: Array):
+    framework.seed(3)
+    return model(framework.tensor(x)).square().mean()
+
+
+def train(framework: Framework, model: Model, steps: int = 3) -> list[dict[str, Array]]:
+    """Train on different batches; return the gradients of all steps."""
+    advance, found = framework.optimizer(model, 0.01), []
+    for number in range(steps):
+        framework.clear(model)
+        loss(framework, model, batch(number)).backward()
+        found.append(framework.gradients(model))
+        advance()
+    return found
+
+
+def check_same(found: list[dict[str, Array]], expected: list[dict[str, Array]]) -> None:
+    """Raise unless all gradients of all steps are the same bit for bit."""
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours
+        check_equal_gradients(ours, theirs)
+
+
+def statistics(model: Model):
+    return model._session.store.statistics()
+
+
+def check_empty(model: Model) -> None:
+    """Raise unless no code of a model is left, in its file or in memory."""
+    gc.collect()
+    until(lambda: statistics(model).file_bytes == statistics(model).memory_bytes == 0)
+    assert statistics(model).unknown_releases == 0
+
+
+def check_like_l3(framework: Framework, plain: Model, **settings: object) -> None:
+    """Raise unless training at L4 has the gradients of L3, from codes that came back from disk."""
+    ours, theirs = (framework.compressed(plain, 2, level=level, **settings) for level in ("L4", "L3"))
+    check_same(train(framework, ours), train(framework, theirs))
+    assert statistics(ours).read_bytes > 0, "no code came back from disk"
+    check_empty(ours)
+
+
+@pytest.mark.parametrize("share_codes", [True, False], ids=["shared", "own"])
+def test_gradients_are_those_of_l3(framework: Framework, share_codes):
+    check_like_l3(framework, network(framework), share_codes=share_codes)
+
+
+def test_gradients_are_those_of_l3_in_pieces_of_the_batch(framework: Framework):
+    check_like_l3(framework, network(framework), pipeline_threshold=100_000)
+
+
+def test_gradients_are_those_of_l3_where_a_block_is_computed_anew(framework: Framework):
+    check_like_l3(framework, network(framework, framework.checkpoint))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_of_other_networks_are_those_of_l3(framework: Framework, name, monkeypatch):
+    monkeypatch.setattr(store, "LEAST_BYTES", 64)
+    ours, theirs = (framework.compressed(NETWORKS[name](framework), 2, level=level) for level in ("L4", "L3"))
+    for number in range(3):
+        for model in (ours, theirs):
+            framework.clear(model)
+            loss_of(framework, model, pictures(8, number)).backward()
+        check_equal_gradients(framework.gradients(ours), framework.gradients(theirs))
+    assert statistics(ours).read_bytes > 0
+    check_empty(ours)
+
+
+@pytest.mark.parametrize("level", ["L1", "L2", "L2.5"])
+def test_codes_of_other_levels_can_be_swapped_too(framework: Framework, level):
+    ours, theirs = (framework.compressed(network(framework), 4, level=level, swap=swap) for swap in (True, False))
+    check_same(train(framework, ours), train(framework, theirs))
+    assert statistics(ours).read_bytes > 0
+    check_empty(ours)
+
+
+def test_two_losses_may_go_backward_in_the_order_of_their_forwards(framework: Framework):
+    ours, theirs = (framework.compressed(network(framework), 2, level=level) for level in ("L4", "L3"))
+    for model in (ours, theirs):
+        losses = [loss(framework, model, factor * batch()) for factor in (1, 2, 3)]
+        for value in losses:
+            value.backward()
+        del losses, value
+    check_equal_gradients(framework.gradients(ours), framework.gradients(theirs))
+    check_empty(ours)
+
+
+def test_a_forward_without_its_backward_leaves_nothing(framework: Framework):
+    ours = framework.compressed(network(framework), 2, level="L4")
+    value = loss(framework, ours, batch())
+    until(lambda: statistics(ours).written_bytes > 0)
+    del value
+    check_empty(ours)
+
+
+def test_a_restored_model_is_plain_and_leaves_no_thread(framework: Framework):
+    ours = framework.compressed(network(framework), 2, level="L4")
+    train(framework, ours, 1)
+    thread = ours._session.store._store._engine._thread
+    plain = ours.restore()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert framework.kind_at(plain, "stem.0") == framework.type_name("Conv2d")
+
+
+def test_the_report_tells_what_went_to_disk(framework: Framework):
+    ours = framework.compressed(network(framework), 2, level="L4")
+    train(framework, ours, 2)
+    assert "disk" in str(ours.report())
+
+
+def test_a_directory_that_cannot_be_used_is_refused_and_the_model_left_as_it_was(framework: Framework, tmp_path):
+    plain = network(framework)
+    framework.prepare(2, "L4", swap_dir=str(tmp_path / "missing"))
+    with pytest.raises(actnn.ActnnError, match="missing"):
+        framework.actnn.QModule(plain)
+    assert framework.kind_at(plain, "stem.0") == framework.type_name("Conv2d")
+
+
+def test_steps_need_no_more_of_the_disk(framework: Framework):
+    ours, found = framework.compressed(network(framework), 2, level="L4"), []
+    for _ in range(3):
+        train(framework, ours, 3)
+        check_empty(ours)
+        found.append(statistics(ours).file_bytes)
+    assert found == [0, 0, 0]
+    assert np.isfinite(framework.gradients(ours)["head.1.weight"]).all()

@@ -1,0 +1,47 @@
+"""The kernels on Paddle's arrays: the bytes of every other lender, read and written where the tensors lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, assorted_values, layout_of
+
+from actnn.core.format import Part, Rounding
+
+paddle = pytest.importorskip("paddle")
+ARRAYS = pytest.importorskip("actnn.paddle.tensors").ARRAYS
+
+
+@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_native_kernels_make_the_bytes_of_the_reference(native, family, bits, rounding):
+    values = assorted_values(7, 300)
+    layout = layout_of(values, family, bits, rounding)
+    found = native.encode(ARRAYS, paddle.to_tensor(values), layout, KEY)
+    assert np.array_equal(found.numpy(), REFERENCE.encode(NUMPY, values, layout, KEY))
+
+
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_the_reference_makes_the_same_bytes_by_numpy_and_by_paddle(family, bits):
+    values = assorted_values(7, 300)
+    layout = layout_of(values, family, bits)
+    found = REFERENCE.encode(ARRAYS, paddle.to_tensor(values), layout, KEY)
+    assert np.array_equal(found.numpy(), REFERENCE.encode(NUMPY, values, layout, KEY))
+
+
+@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+def test_a_code_decodes_as_by_the_reference(native, family, bits):
+    values = assorted_values(7, 300)
+    layout = layout_of(values, family, bits)
+    buffer = paddle.to_tensor(REFERENCE.encode(NUMPY, values, layout, KEY))
+    decoded = [each.decode(ARRAYS, buffer, layout, Part.WHOLE, "float32") for each in (native, REFERENCE)]
+    # equal but for the sign of zero, which Paddle's negation loses
+    np.testing.assert_array_equal(*(each.numpy() for each in decoded))
+
+
+def test_a_tensor_comes_to_the_host_without_a_copy():
+    tensor = paddle.arange(6, dtype="float32").reshape([2, 3])
+    tensor.stop_gradient = False
+    found = ARRAYS.numpy(tensor)
+    assert found.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert found.__array_interface__["data"][0] == tensor.data_ptr() == ARRAYS.pointer(tensor)
