@@ -76,14 +76,15 @@ def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def check_like_plain(model: nn.Module, x: Tensor, leaves: bool = True) -> actnn.QModule:
-    """Raise unless gradients at level swap are the plain ones, from tensors that came back from disk."""
+    """Raise unless gradients at level swap are the plain ones, and tensors left memory if they are to."""
     ours = swapped(model)
     for _ in range(2):
         expected, found = gradients(model, x), gradients(ours, x)
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():
             same(found[name], gradient, name)
-    assert (statistics(ours).written_bytes > 0) == leaves
+    # handed over: a small one may be back before it was written
+    assert (ours.report().swapped_bytes > 0) == leaves
     check_empty(ours)
     return ours
 
