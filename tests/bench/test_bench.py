@@ -97,8 +97,9 @@ def test_bad_arguments_end_with_exit_code_two(bad, capsys):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_the_tables_of_the_readme_are_those_of_the_committed_records():
-    arguments = ["--file", str(ROOT / "README.md"), "--results", str(ROOT / "results"), "--check"]
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_the_tables_of_a_page_are_those_of_the_committed_records(page):
+    arguments = ["--file", str(ROOT / page), "--results", str(ROOT / "results"), "--check"]
     assert tables.main(arguments) == 0, "run `make results`"
 
 
@@ -107,6 +108,13 @@ def test_a_table_without_records_is_an_error(tmp_path):
     page.write_text("<!-- table:step -->\n<!-- end -->\n")
     with pytest.raises(ConfigError, match="does not exist"):
         tables.main(["--file", str(page), "--results", str(tmp_path)])
+
+
+def test_a_step_that_exact_training_took_no_part_in_has_no_ratios():
+    record = {"contestant": "L3", "model": "resnet50", "batch": 8, "size": 224, "bits": 2}
+    record |= {"step_default": {"seconds": 1.5}, "kept_bytes": 4 * 10**7, "peak_bytes": 2 * 10**5}
+    _, (row,) = tables.step([record])
+    assert row[2:] == ["1.50 s", "–", "40 MB", "–", "–", "0.2 MB, –"]
 
 
 def test_an_unknown_table_is_an_error(tmp_path):

@@ -80,14 +80,24 @@ def step(records: Sequence[Record]) -> Table:
                 f"{model}, {batch}, {size}",
                 name,
                 f"{record['step_default']['seconds']:.2f} s",
-                f"{record['time_ratio_default']:.2f}",
-                f"{record['kept_bytes'] / 1e6:.0f} MB",
-                f"{record['kept_ratio']:.1f}×",
-                f"{record['forward_ratio']:.1f}×",
-                f"{record['peak_bytes'] / 1e6:.0f} MB, {record['peak_ratio']:.1f}×",
+                figure(record, "time_ratio_default", ".2f"),
+                megabytes(record["kept_bytes"]),
+                figure(record, "kept_ratio", ".1f", "×"),
+                figure(record, "forward_ratio", ".1f", "×"),
+                f"{megabytes(record['peak_bytes'])}, {figure(record, 'peak_ratio', '.1f', '×')}",
             ]
         )
     return heading, rows
+
+
+def figure(record: Record, name: str, form: str, unit: str = "") -> str:
+    """Return a figure of a record as words, nothing where exact training took no part in it."""
+    return f"{record[name]:{form}}{unit}" if name in record else NOTHING
+
+
+def megabytes(count: int) -> str:
+    """Return a number of bytes as words."""
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e6:.1f} MB"
 
 
 def trainer(record: Record) -> str:
