@@ -152,9 +152,9 @@ class WatchedStore:
         self._recorder.sample_store()
         return buffer
 
-    def put(self, arrays: Any, buffer: Any) -> Any:
+    def put(self, arrays: Any, buffer: Any, kept: Callable[[int], None] | None = None) -> Any:
         self._recorder.mark_tensor(self.mark, buffer)
-        saved = self._store.put(arrays, buffer)
+        saved = self._store.put(arrays, buffer, kept)
         if saved is not buffer:
             self._recorder.mark_tensor(trace.STORED, buffer)
         self._recorder.sample_store()
