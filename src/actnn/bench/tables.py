@@ -14,7 +14,7 @@ from typing import Any
 from actnn.bench import accuracies, harness
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
-from actnn.bench.task import CHECKPOINT, EXACT, VARIANTS
+from actnn.bench.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
 from actnn.errors import ConfigError
 
 Record = dict[str, Any]
@@ -183,8 +183,13 @@ def maxbatch(records: Sequence[Record]) -> Table:
     heading = ["model, image, memory", "training", "largest batch", "of exact"]
     return heading, [
         [words, name, str(record["largest"]), times(record["largest"], exact.get(words))]
-        for (words, name), record in newest.items()
+        for (words, name), record in sorted(newest.items(), key=in_usual_order)
     ]
+
+
+def in_usual_order(entry: tuple[Any, Record]) -> int:
+    """Return the place of a record's contestant among all."""
+    return CONTESTANTS.index(entry[1]["contestant"])
 
 
 def maxmodel(records: Sequence[Record]) -> Table:
