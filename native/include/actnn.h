@@ -1,6 +1,6 @@
 /* The whole ABI of the native kernels: plain C, no Python, no framework.
  *
- * docs/format.md defines every byte. Pointers need no alignment. No function allocates, throws or keeps state;
+ * docs/format.md defines every byte. Pointers need no alignment. No kernel allocates, throws or keeps state;
  * all return an actnn_status. `threads` bounds the OpenMP threads of one call. */
 #ifndef ACTNN_H
 #define ACTNN_H
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 3
+#define ACTNN_ABI_VERSION 4
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
@@ -45,6 +45,20 @@ typedef struct {
 ACTNN_API int32_t actnn_abi_version(void);
 /* The best instruction set that this CPU runs. */
 ACTNN_API int32_t actnn_best_simd(void);
+
+/* An OpenMP runtime: GOMP_parallel, omp_get_thread_num, omp_get_num_threads and omp_get_max_threads, which GNU's has
+ * and those of Intel and LLVM have too. */
+typedef struct {
+    void (*parallel)(void (*work)(void *), void *data, unsigned threads, unsigned flags);
+    int (*thread_num)(void);
+    int (*num_threads)(void);
+    int (*max_threads)(void);
+} actnn_runtime;
+
+/* Compute with the threads of this runtime from now on; NULL: with those of the one this library was linked to. A
+ * program that computes in another runtime between calls would otherwise have two teams on the same cores, of which
+ * the one that waits spins. The struct has to live on: kernels read it in every call. */
+ACTNN_API int32_t actnn_use_runtime(const actnn_runtime *runtime);
 /* Threads that OpenMP would use by itself; 1 in a build without it. */
 ACTNN_API int32_t actnn_max_threads(void);
 

@@ -1,12 +1,12 @@
 // What this build and this CPU can run.
 
 #include "group.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "parallel.h"
 
 namespace actnn {
+
+std::atomic<const actnn_runtime *> other_runtime{nullptr};
+
 namespace {
 
 bool has_avx2() {
@@ -34,7 +34,17 @@ int32_t actnn_abi_version(void) { return ACTNN_ABI_VERSION; }
 
 int32_t actnn_best_simd(void) { return actnn::has_avx2() ? ACTNN_AVX2 : ACTNN_SCALAR; }
 
+int32_t actnn_use_runtime(const actnn_runtime *runtime) {
+    if (runtime != nullptr &&
+        !(runtime->parallel && runtime->thread_num && runtime->num_threads && runtime->max_threads)) {
+        return ACTNN_BAD_ARGUMENT;
+    }
+    actnn::other_runtime = runtime;
+    return ACTNN_OK;
+}
+
 int32_t actnn_max_threads(void) {
+    if (const actnn_runtime *other = actnn::other_runtime) return other->max_threads();
 #ifdef _OPENMP
     return omp_get_max_threads();
 #else

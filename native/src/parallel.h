@@ -1,7 +1,10 @@
 // Work over groups, shared among OpenMP threads.
 #pragma once
 
+#include "actnn.h"
+
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #ifdef _OPENMP
@@ -10,26 +13,43 @@
 
 namespace actnn {
 
+// Another runtime than the one this library was linked to, where a caller chose one; see actnn_use_runtime.
+extern std::atomic<const actnn_runtime *> other_runtime;
+
 // Fewer groups than this take less time than waking another thread.
 constexpr int64_t LEAST_GROUPS_OF_THREAD = 32;
 
-// Call work(begin, end) for contiguous parts of 0 to count - 1, by at most `team` threads.
+// Call work(begin, end) for one of `parts` contiguous parts of 0 to count - 1.
+template <class Work> void do_part(int64_t count, int64_t part, int64_t parts, Work &work) {
+    const int64_t size = count / parts, rest = count % parts;
+    const int64_t begin = part * size + std::min(part, rest);
+    work(begin, begin + size + (part < rest));
+}
+
+// Let a team of another runtime do all parts.
+template <class Work> void share_in(const actnn_runtime &runtime, int64_t count, int64_t team, Work &work) {
+    struct Task {
+        const actnn_runtime &runtime;
+        int64_t count;
+        Work &work;
+    } task{runtime, count, work};
+    const auto run = [](void *given) {
+        const Task &task = *static_cast<const Task *>(given);
+        do_part(task.count, task.runtime.thread_num(), task.runtime.num_threads(), task.work);
+    };
+    runtime.parallel(run, &task, static_cast<unsigned>(team), 0);
+}
+
+// Call work(begin, end) for contiguous parts of 0 to count - 1, by at most `team` threads: a runtime may grant fewer.
 template <class Work> void share(int64_t count, int64_t team, Work work) {
-#ifdef _OPENMP
     if (team > 1) {
+        if (const actnn_runtime *other = other_runtime) return share_in(*other, count, team, work);
+#ifdef _OPENMP
 #pragma omp parallel num_threads(static_cast<int>(team))
-        {
-            // the runtime may grant fewer threads than were asked for
-            const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-            const int64_t size = count / parts, rest = count % parts;
-            const int64_t begin = part * size + std::min(part, rest);
-            work(begin, begin + size + (part < rest));
-        }
+        do_part(count, omp_get_thread_num(), omp_get_num_threads(), work);
         return;
-    }
-#else
-    (void)team;
 #endif
+    }
     if (count > 0) work(int64_t{0}, count);
 }
 

@@ -37,6 +37,49 @@ TEST("the version is the header's") { CHECK(actnn_abi_version() == ACTNN_ABI_VER
 
 TEST("there is at least one thread") { CHECK(actnn_max_threads() >= 1); }
 
+namespace {
+
+// A runtime that grants two threads, one after the other, and counts its teams.
+int teams = 0, current = 0;
+
+void run_in_turn(void (*work)(void *), void *data, unsigned, unsigned) {
+    ++teams;
+    for (current = 0; current < 2; ++current) work(data);
+}
+
+const actnn_runtime IN_TURN{run_in_turn, [] { return current; }, [] { return 2; }, [] { return 7; }};
+
+} // namespace
+
+TEST("kernels compute in the runtime that was chosen, and no part is left out") {
+    const actnn_layout layout = layout_of(TWO_SIDED, 3, 40000, 3, ACTNN_DITHER);
+    std::vector<float> values(3 * 40000);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 97) - 40.0f;
+    std::vector<uint8_t> expected(200000), found(200000);
+    const auto encode = [&](int threads, std::vector<uint8_t> &buffer) {
+        return actnn_encode(&layout, ACTNN_SCALAR, threads, KEY, values.data(), ACTNN_FLOAT32, buffer.data());
+    };
+    CHECK(encode(1, expected) == ACTNN_OK);
+    CHECK(actnn_use_runtime(&IN_TURN) == ACTNN_OK);
+    CHECK(actnn_max_threads() == 7);
+    CHECK(encode(3, found) == ACTNN_OK);
+    CHECK(teams == 1 && found == expected);
+    CHECK(encode(1, found) == ACTNN_OK);
+    CHECK(teams == 1);
+    CHECK(actnn_use_runtime(nullptr) == ACTNN_OK);
+    CHECK(encode(2, found) == ACTNN_OK);
+    CHECK(teams == 1);
+}
+
+TEST("a runtime that lacks a function is a bad argument, and the one before stays") {
+    actnn_runtime lacking = IN_TURN;
+    lacking.num_threads = nullptr;
+    CHECK(actnn_use_runtime(&IN_TURN) == ACTNN_OK);
+    CHECK(actnn_use_runtime(&lacking) == ACTNN_BAD_ARGUMENT);
+    CHECK(actnn_max_threads() == 7);
+    CHECK(actnn_use_runtime(nullptr) == ACTNN_OK);
+}
+
 TEST("a good call is accepted") {
     expect(ACTNN_OK, [](Call &) {});
 }

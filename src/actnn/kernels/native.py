@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from actnn.core.format import Layout, Part, index_bytes
@@ -22,11 +22,12 @@ from actnn.kernels.contract import (
 )
 from actnn.kernels.reference import Reference
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 SIMD = ("scalar", "avx2")
 DTYPES = {name: number for number, name in enumerate(FLOATS)}
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
 PARAMETERS = ("slope", "offset", "mean", "inverse", "threshold")
+RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 
 
@@ -73,6 +74,12 @@ class CPool(ctypes.Structure):
     )
 
 
+class CRuntime(ctypes.Structure):
+    """``actnn_runtime`` of actnn.h."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in RUNTIME)
+
+
 _INT32, _INT64, _POINTER, _FLOAT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
 _LAYOUT, _CHANNELS, _POOL = ctypes.POINTER(CLayout), ctypes.POINTER(CChannels), ctypes.POINTER(CPool)
 _NORMALIZATION, _KEY = ctypes.POINTER(CNormalization), ctypes.c_uint32 * 4
@@ -80,6 +87,7 @@ _CALL = (_INT32, _INT32)  # simd, threads
 SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_abi_version": (),
     "actnn_best_simd": (),
+    "actnn_use_runtime": (ctypes.POINTER(CRuntime),),
     "actnn_max_threads": (),
     "actnn_encode": (_LAYOUT, *_CALL, _KEY, _POINTER, _INT32, _POINTER),
     "actnn_decode": (_LAYOUT, *_CALL, _INT64, _INT64, _POINTER, _INT32, _POINTER, _INT32),
@@ -140,6 +148,16 @@ class Native:
     def max_threads(self) -> int:
         """Threads that the library's OpenMP runtime would use by itself."""
         return int(self._library.actnn_max_threads())
+
+    def use_runtime(self, path: Path | None) -> bool:
+        """Compute with the threads of an OpenMP runtime that is loaded already; tell whether that can be done here.
+
+        None stands for the runtime that the library was linked to.
+        """
+        if path is None:
+            return not self._library.actnn_use_runtime(None)
+        runtime = c_runtime(path)
+        return runtime is not None and not self._library.actnn_use_runtime(runtime)
 
     def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
         buffer = space(arrays, values, layout.nbytes, buffer)
@@ -403,6 +421,16 @@ def load(path: Path) -> ctypes.CDLL:
     if (found := library.actnn_abi_version()) != ABI_VERSION:
         raise LibraryMissingError(f"{path} speaks ABI {found}, expected {ABI_VERSION}. Install actnn again.")
     return library
+
+
+@cache
+def c_runtime(path: Path) -> CRuntime | None:
+    """Return a loaded OpenMP runtime as the C ABI wants it, for good; None where it is not loaded."""
+    try:
+        runtime = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        return CRuntime(*(ctypes.cast(getattr(runtime, name), ctypes.c_void_p) for name in RUNTIME))
+    except (OSError, AttributeError):
+        return None
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from paddle import Tensor
 from actnn.core.tags import Place
 from actnn.core.tensors import Order
 from actnn.kernels.contract import FLOATS, Channels
+from actnn.paddle import threads
 from actnn.paddle.transfers import PaddleTransfers
 
 DTYPES = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
@@ -44,8 +44,7 @@ class PaddleArrays:
         return np.from_dlpack(x.detach()) if self.on_host(x) else x.numpy()
 
     def threads(self) -> int:
-        # Paddle sets it when it is imported, and computes with as many
-        return int(os.environ.get("OMP_NUM_THREADS", "1"))
+        return threads.count()
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(shape, DTYPES[dtype], device=like.place)
