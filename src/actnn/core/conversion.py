@@ -39,6 +39,8 @@ class Wrapper:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
         session = self._session
+        if (threshold := session.policy.trim_threshold) is not None:
+            self._trim_caches(threshold)
         session.forward_begins(self._batch_indices())
         if not (self.training and self._recording()):
             return self._model(*args, **kwargs)
@@ -51,6 +53,10 @@ class Wrapper:
 
     def _recording(self) -> bool:
         """Tell whether autograd records operations now."""
+        raise NotImplementedError
+
+    def _trim_caches(self, threshold: float) -> None:
+        """Empty the caches of accelerators of which more than a share is not in use."""
         raise NotImplementedError
 
     def _swapping(self) -> AbstractContextManager[Any]:

@@ -27,6 +27,9 @@ class Tensors(Arrays, Protocol):
     def place(self, x: Array) -> Place:
         """Return where a tensor lies, and in which version."""
 
+    def version(self, x: Array) -> int:
+        """Return how often a tensor's memory was changed in place."""
+
     def recording(self) -> bool:
         """Tell whether autograd records operations now."""
 

@@ -16,7 +16,7 @@ from actnn.core.session import Session
 from actnn.core.settings import config
 from actnn.errors import UnsupportedError
 from actnn.paddle.layers import COMPRESSED
-from actnn.paddle.memory import KeptBytes
+from actnn.paddle.memory import KeptBytes, trim_caches
 from actnn.paddle.swapping import SwappedActivations
 
 
@@ -50,6 +50,9 @@ class QModule(Wrapper, nn.Layer):
 
     def _recording(self) -> bool:
         return paddle.is_grad_enabled()
+
+    def _trim_caches(self, threshold: float) -> None:
+        trim_caches(self._model, threshold)
 
     def _swapping(self) -> SwappedActivations:
         return SwappedActivations(self._model, self._session, self._session.whole_model())

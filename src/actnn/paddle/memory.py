@@ -1,4 +1,4 @@
-"""What autograd keeps, and what accelerators hold, counted."""
+"""What autograd keeps, and what accelerators hold, counted; and what their caches hold unused, given back."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ class KeptBytes(saved_tensors_hooks):
             self._blocks[tensor.data_ptr()] = tensor.size * tensor.element_size()
         # the very tensor that was given would hold the graph, and the graph it
         return tensor.detach()
+
+
+def trim_caches(model: nn.Layer, threshold: float) -> None:
+    """Empty the cache of each accelerator that a model lies on where more than a share of it is not in use."""
+    places = [parameter.place for parameter in model.parameters()]
+    for index in {place.gpu_device_id() for place in places if place.is_gpu_place()}:
+        reserved, used = paddle.device.cuda.memory_reserved(index), paddle.device.cuda.memory_allocated(index)
+        if reserved - used > threshold * reserved:
+            paddle.device.cuda.empty_cache()
 
 
 def _unchanged(kept: Any) -> Any:

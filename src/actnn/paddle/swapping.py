@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import paddle
 from paddle import Tensor, nn
 from paddle.autograd import saved_tensors_hooks
@@ -12,17 +9,8 @@ from paddle.autograd import saved_tensors_hooks
 from actnn.core.session import Session
 from actnn.core.site import Site
 from actnn.core.store import LEAST_BYTES
-from actnn.core.tensors import Order
+from actnn.core.swapping import Left, Swapped
 from actnn.paddle.tensors import ARRAYS
-
-
-@dataclass(frozen=True)
-class Swapped:
-    """A tensor that left: what the store gave for its bytes, and how to read them."""
-
-    saved: Tensor
-    order: Order
-    dtype: Any
 
 
 class SwappedActivations(saved_tensors_hooks):
@@ -37,19 +25,24 @@ class SwappedActivations(saved_tensors_hooks):
         self._session, self._site = session, site
         super().__init__(self._put, self._get)
 
-    def _put(self, x: Tensor) -> Tensor | Swapped:
-        if not x.is_dense() or ARRAYS.nbytes(x) < LEAST_BYTES or x.data_ptr() in self._own:
-            # the very tensor that was given would hold the graph, and the graph it
+    def _put(self, x: Tensor) -> Tensor | Left | Swapped:
+        # what stays is detached: the very tensor that was given would hold the graph, and the graph it
+        if x.data_ptr() in self._own:
+            # Paddle does not mind a weight that was changed
             return x.detach()
+        if not x.is_dense() or ARRAYS.nbytes(x) < LEAST_BYTES:
+            return Left.of(ARRAYS, x.detach())
         order = ARRAYS.order(x, batched=False)
         self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))
         buffer = self._session.store.allocate(ARRAYS, ARRAYS.nbytes(x), x)
         buffer[:] = order.flat(x).view(paddle.uint8).view([-1])
         return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype)
 
-    def _get(self, kept: Any) -> Tensor:
-        if not isinstance(kept, Swapped):
-            return kept
+    def _get(self, kept: Tensor | Left | Swapped) -> Tensor:
         self._session.backward_begins()
+        if isinstance(kept, Tensor):
+            return kept
+        if isinstance(kept, Left):
+            return kept.unchanged(ARRAYS)
         buffer = self._session.store.get(ARRAYS, kept.saved)
         return kept.order.shaped(buffer.view(kept.dtype))

@@ -109,7 +109,10 @@ class PaddleArrays:
         return PaddleOrder(tuple(x.shape), False, batched)
 
     def place(self, x: Tensor) -> Place:
-        return PaddlePlace(x, (x.data_ptr(), *x.shape, *x.strides, x.dtype), x.inplace_version)
+        return PaddlePlace(x, (x.data_ptr(), *x.shape, *x.strides, x.dtype), self.version(x))
+
+    def version(self, x: Tensor) -> int:
+        return x.inplace_version
 
     def recording(self) -> bool:
         return paddle.is_grad_enabled()
@@ -139,6 +142,11 @@ class PaddlePlace(Place):
 
 
 ARRAYS = PaddleArrays()
+
+
+def widened(x: Tensor) -> Tensor:
+    """Return a tensor in float32 at least, itself where it is: on the host Paddle has little half precision."""
+    return x.astype(paddle.float32) if x.element_size() < 4 else x
 
 
 class PaddleOrder(Order):

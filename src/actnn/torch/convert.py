@@ -47,14 +47,11 @@ class QModule(Wrapper, nn.Module):
         # the flag is the model's, reached like its other attributes
         del own["training"]
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the wrapped model."""
-        if (threshold := self._session.policy.trim_threshold) is not None:
-            trim_caches(self._model, threshold)
-        return super().forward(*args, **kwargs)
-
     def _recording(self) -> bool:
         return torch.is_grad_enabled()
+
+    def _trim_caches(self, threshold: float) -> None:
+        trim_caches(self._model, threshold)
 
     def _swapping(self) -> SwappedActivations:
         return SwappedActivations(self._model, self._session, self._session.whole_model())

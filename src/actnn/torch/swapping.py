@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,36 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from actnn.core.session import Session
 from actnn.core.site import Site
 from actnn.core.store import LEAST_BYTES
-from actnn.core.tensors import Order
-from actnn.errors import SessionError
+from actnn.core.swapping import Left, Swapped
 from actnn.torch.tensors import ARRAYS
-
-
-@dataclass(frozen=True)
-class Swapped:
-    """A tensor that left: what the store gave for its bytes, and how to read them."""
-
-    saved: Tensor
-    order: Order
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class Left:
-    """A tensor that stayed where it is, and its version: torch checks none of what goes through hooks."""
-
-    tensor: Tensor
-    version: int
-
-    def unchanged(self) -> Tensor:
-        """Return the tensor, unless it was changed since it was saved."""
-        if self.tensor._version != self.version:
-            raise SessionError(
-                f"a tensor of shape {tuple(self.tensor.shape)} that backward needs was changed in place after it was "
-                f"saved: it is at version {self.tensor._version}, expected {self.version}. Change a copy of it, or "
-                "call backward first."
-            )
-        return self.tensor
 
 
 class SwappedActivations(saved_tensors_hooks):
@@ -60,7 +31,7 @@ class SwappedActivations(saved_tensors_hooks):
 
     def _put(self, x: Tensor) -> Left | Swapped:
         if self._stays(x):
-            return Left(x, x._version)
+            return Left.of(ARRAYS, x)
         tag = self._session.tags.current(ARRAYS.place(x))
         kept = None if tag.kept is None else tag.kept()
         if kept is None:
@@ -85,6 +56,6 @@ class SwappedActivations(saved_tensors_hooks):
     def _get(self, kept: Left | Swapped) -> Tensor:
         self._session.backward_begins()
         if isinstance(kept, Left):
-            return kept.unchanged()
+            return kept.unchanged(ARRAYS)
         buffer = self._session.store.get(ARRAYS, kept.saved)
         return kept.order.shaped(buffer.view(kept.dtype))

@@ -113,7 +113,10 @@ class TorchArrays:
         memory = x.untyped_storage()
         # a view that torch negates or conjugates only when it is read lies where its base does
         part = x.storage_offset(), x.shape, x.stride(), x.dtype, x.is_neg(), x.is_conj()
-        return Place(memory, (id(memory), *part), x._version)
+        return Place(memory, (id(memory), *part), self.version(x))
+
+    def version(self, x: Tensor) -> int:
+        return x._version
 
     def recording(self) -> bool:
         return torch.is_grad_enabled()

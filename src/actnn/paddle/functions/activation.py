@@ -13,7 +13,7 @@ from paddle.nn import functional as F
 from actnn.core.kept import encode_mask
 from actnn.core.layers.activation import Call
 from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
-from actnn.paddle.tensors import ARRAYS
+from actnn.paddle.tensors import ARRAYS, widened
 
 
 class ActivationFunction(Function):
@@ -46,25 +46,32 @@ class DropoutFunction(Function):
     def forward(ctx: Any, x: Tensor, probability: float, axis: Any, upscale: bool, inplace: bool) -> Tensor:
         chosen = F.dropout(paddle.ones_like(x), probability, axis, mode="downscale_in_infer")
         mask = encode_mask(ARRAYS, chosen, ctx.site)
-        ctx.reading, ctx.scale = mask.reading, scaling(probability, axis, upscale)
+        ctx.reading, ctx.scale = mask.reading, scaling(probability, axis, upscale, x.dtype)
         save(ctx, *mask.tensors)
-        return ctx.scale(x.multiply_(chosen) if inplace else x * chosen)
+        if inplace and widened(x) is x:
+            return ctx.scale(x.multiply_(chosen))
+        y = ctx.scale(widened(x) * widened(chosen)).astype(x.dtype)
+        return x.copy_(y, True) if inplace else y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (mask,) = saved(ctx)
-        return ctx.scale(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0))
+        return ctx.scale(widened(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0))).astype(grad.dtype)
 
 
-def scaling(probability: float, axis: Any, upscale: bool) -> Callable[[Tensor], Tensor]:
-    """Return what makes up for dropped elements, in place, rounded as Paddle rounds it.
+def scaling(probability: float, axis: Any, upscale: bool, dtype: Any) -> Callable[[Tensor], Tensor]:
+    """Return what makes up for dropped elements, in place, rounded as Paddle rounds it for an input of some type.
 
     That is a quotient where any element may be dropped, and a product where whole slices are.
     """
     if not upscale or probability == 1.0:
         return lambda y: y
+
+    def number(value: float, like: Tensor) -> Tensor:
+        return widened(paddle.full([1], value, dtype, device=like.place))
+
     if axis is not None:
-        return lambda y: y.scale_(1.0 / (1.0 - probability))
+        return lambda y: y.multiply_(number(1.0 / (1.0 - probability), y))
     rest = float(np.float32(1.0) - np.float32(probability))
-    return lambda y: y.divide_(paddle.full([1], rest, y.dtype, device=y.place))
+    return lambda y: y.divide_(number(rest, y))

@@ -20,7 +20,7 @@ from actnn.core.layers.maps import energy_of, few, normalize, transfer_of
 from actnn.paddle.functions.batch_norm import over_channels
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.padding import Padding
-from actnn.paddle.tensors import ARRAYS, NAMES
+from actnn.paddle.tensors import ARRAYS, NAMES, widened
 
 # by rank, and whether channels are last
 FORMATS = {(2, False): "NCHW", (2, True): "NHWC", (3, False): "NCDHW", (3, True): "NDHWC"}
@@ -199,8 +199,9 @@ def parts_of(ctx: Any, grad: Tensor) -> list[range]:
 
 
 def added(total: Tensor | None, part: Tensor) -> Tensor:
-    """Return a sum of which the first term may be missing."""
-    return part if total is None else total.add_(part)
+    """Return a sum of which the first term may be missing; from the second on, in float32 at least."""
+    # half precision would lose what small parts add to a large sum
+    return part if total is None else widened(total).add_(widened(part))
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,81 @@
+"""Memory that a step may not change, and memory that caches of accelerators hold unused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import paddle
+import pytest
+from paddle import Tensor, nn
+
+import actnn
+from actnn.paddle import memory
+
+
+class Overwriting(nn.Layer):
+    """Changes a small tensor that backward needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = self.create_parameter([64, 256])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return something whose backward needs what this changes."""
+        small = self.weight[0, :8].exp()
+        y = small * small.sin()
+        with paddle.no_grad():
+            small.add_(small)
+        return y + x.sum()
+
+
+@pytest.fixture
+def gradients_on_again():
+    """Make up for Paddle, which records nothing more once a backward has failed."""
+    yield
+    paddle.set_grad_enabled(True)
+
+
+@pytest.mark.usefixtures("gradients_on_again")
+def test_what_stays_in_memory_may_not_be_overwritten():
+    x = paddle.randn([64, 256])
+    with pytest.raises(RuntimeError, match="inplace"):
+        Overwriting()(x).sum().backward()
+    paddle.set_grad_enabled(True)
+    # Paddle raises an error of its own for what a hook raises, with the words of that
+    with pytest.raises(OSError, match=r"SessionError: .* changed in place"):
+        actnn.QModule(Overwriting(), level="swap")(x).sum().backward()
+
+
+class Cache:
+    """An accelerator's cache, as Paddle tells of it."""
+
+    def __init__(self, reserved: int, used: int) -> None:
+        self.memory_reserved, self.memory_allocated = (lambda index: reserved), (lambda index: used)
+        self.emptied = 0
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
+
+
+@pytest.mark.parametrize(
+    ("reserved", "used", "emptied"), [(100, 79, 1), (100, 80, 0), (100, 100, 0), (100, 0, 1), (0, 0, 0)]
+)
+def test_a_cache_is_emptied_where_more_than_a_share_of_it_is_not_in_use(monkeypatch, reserved, used, emptied):
+    cache = Cache(reserved, used)
+    place = SimpleNamespace(is_gpu_place=lambda: True, gpu_device_id=lambda: 0)
+    monkeypatch.setattr(memory.paddle.device, "cuda", cache)
+    memory.trim_caches(SimpleNamespace(parameters=lambda: [SimpleNamespace(place=place)] * 2), 0.2)
+    assert cache.emptied == emptied
+
+
+@pytest.mark.parametrize(("level", "asked"), [("L2", 0), ("L3.1", 1), ("L5", 1)])
+def test_a_forward_trims_where_its_level_says_so(monkeypatch, level, asked):
+    seen = []
+    monkeypatch.setattr("actnn.paddle.convert.trim_caches", lambda model, threshold: seen.append(threshold))
+    actnn.QModule(nn.Linear(2, 2), level=level)(paddle.randn([1, 2]))
+    assert seen == [0.2] * asked
+
+
+def test_the_host_has_no_cache_to_empty(monkeypatch):
+    monkeypatch.setattr(memory.paddle.device, "cuda", SimpleNamespace())
+    memory.trim_caches(nn.Linear(2, 2), 0.0)
