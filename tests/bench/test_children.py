@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +57,7 @@ def leaves(settings, tell):
     sys.exit(3)
 
 def sleeps(settings, tell):
+    tell(os.getpid())
     time.sleep(60)
 """
 
@@ -129,3 +134,26 @@ def test_an_interrupted_parent_leaves_no_child_behind(call, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         call("answers", {"count": 10**6}, told=interrupt)
     assert started[0].poll() is not None
+
+
+def runs(process: int) -> bool:
+    """Tell whether a process is there and has not ended."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.usefixtures("call")
+def test_a_parent_that_is_killed_leaves_no_child_behind():
+    told = "lambda process: print(process, flush=True)"
+    program = f"from actnn.bench import children; children.call('child_program:sleeps', {{}}, told={told})"
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    assert runs(child)
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 20
+    while runs(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not runs(child)

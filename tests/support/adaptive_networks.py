@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from planned_networks import Widths
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_layers import ResidualBlock
@@ -95,30 +96,6 @@ def check_equal_gradients(found: list[Tensor], expected: list[Tensor]) -> None:
     """Raise unless gradients are the same bit for bit."""
     assert len(found) == len(expected)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-
-
-class Widths:
-    """Every code that a model makes while this is entered: the width of each sample, by layer."""
-
-    def __init__(self, model: actnn.QModule) -> None:
-        self.planner = model._session.planner
-        self.of: dict[str, list[list[int]]] = {}
-
-    def __enter__(self) -> Widths:
-        plan = self.planner.layout
-
-        def noted(site, *arguments):
-            layout, record = plan(site, *arguments)
-            widths = list(layout.sample_bits or (layout.bits,) * layout.samples)
-            self.of.setdefault(site.name, []).append(widths)
-            return layout, record
-
-        self.planner.layout = noted
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # the noted one lies on the object, before that of the class
-        del self.planner.layout
 
 
 def widths_of(model: actnn.QModule, x: Tensor) -> dict[str, list[int]]:

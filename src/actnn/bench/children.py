@@ -8,6 +8,7 @@ lines of JSON to the pipe: ``{"told": …}`` whenever the function tells somethi
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib
 import json
 import os
@@ -81,6 +82,7 @@ def call(
             process = subprocess.Popen(
                 command,
                 env={**os.environ, **(environment or {})},
+                stdin=subprocess.PIPE,
                 stdout=complaints,
                 stderr=complaints,
                 pass_fds=[writing],
@@ -119,6 +121,7 @@ def finished(
             clock.cancel()
         process.kill()
         process.wait()
+        process.stdin.close()
     return message, over.is_set()
 
 
@@ -161,11 +164,20 @@ def out_of_memory(error: BaseException, limited: bool) -> bool:
     )
 
 
+def end_with_parent() -> None:
+    """Let the system end this process once its parent is gone, which holds the other end of its input."""
+    source = sys.stdin.fileno()
+    fcntl.fcntl(source, fcntl.F_SETOWN, os.getpid())
+    # a signal comes when that end closes, and its default is to end the process; a thread would take memory
+    fcntl.fcntl(source, fcntl.F_SETFL, fcntl.fcntl(source, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def main(argv: Sequence[str]) -> int:
     """Carry out one call on behalf of the parent."""
     function, settings, limit, pipe = argv
     # interrupting the parent ends the child too, without a traceback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_with_parent()
     # what packages say about themselves would be said once a child; what actnn says matters
     warnings.filterwarnings("ignore", category=UserWarning)
     warnings.filterwarnings("default", message="actnn ")

@@ -63,7 +63,8 @@ def build(name: str, *, classes: int = 1000, channels: int = 3) -> nn.Module:
 
 def unknown(name: str, known: Iterable[str], missing: list[str]) -> Exception:
     """Return the error for a name that nobody knows; where a package is missing it might have been one of its."""
-    close = difflib.get_close_matches(name, known, n=3)
+    # several packages have a ResNet-50
+    close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected {HELP}."
     if missing:
         return UnsupportedError(
