@@ -16,6 +16,7 @@ from actnn.cli import extras
 from actnn.cli.train import checkpoint, options
 from actnn.cli.train.checkpoint import CheckpointError, OutputError
 from actnn.cli.train.display import Figures
+from actnn.cli.train.lock import alone
 
 TINY = ["--images", "48", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
 TINY += ["--threads", "1", "--rate", "0.05"]
@@ -399,3 +400,13 @@ def test_bars_show_the_figures_where_somebody_watches(tmp_path, monkeypatch, cap
     shown = capsys.readouterr().err
     for words in ("images/s · kept ", "resident ", "3/3"):
         assert words in shown
+
+
+def test_a_folder_in_which_another_run_is_at_work_is_left_alone(tmp_path, capsys):
+    assert train(tmp_path) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    with alone(tmp_path, pytest.fail):
+        assert train(tmp_path, "--overwrite") == 1
+    assert "another run is at work" in only_line(capsys)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -16,8 +16,10 @@ from actnn.cli.train.contestants import contestants, fingerprint, load_data
 from actnn.cli.train.display import Display, Outcome, show
 from actnn.cli.train.interruption import Interrupted, Interruption
 from actnn.cli.train.journal import Board, Journal
+from actnn.cli.train.lock import alone
 from actnn.cli.train.options import Settings, parse
 from actnn.cli.train.run import Run, versions
+from actnn.cli.training import Training
 from actnn.errors import ConfigError
 
 CHECKPOINT, LOG, WEIGHTS, EVENTS = "checkpoint.pt", "log.jsonl", "model.pt", "events"
@@ -52,7 +54,24 @@ def train(settings: Settings, arguments: Namespace, interruption: Interruption) 
     interruption.check()
     with said(out):
         out.mkdir(parents=True, exist_ok=True)
-        if state is None:
+    with alone(out, say):
+        run = carried_out(settings, trainings, state, about, arguments, interruption)
+    show(run.outcomes, settings.epochs)
+    print(f"weights: {out / WEIGHTS}, log: {out / LOG}")
+
+
+def carried_out(
+    settings: Settings,
+    trainings: dict[str, Training],
+    state: dict[str, Any] | None,
+    about: dict[str, Any],
+    arguments: Namespace,
+    interruption: Interruption,
+) -> Run:
+    """Train to the end in a folder that nobody else uses, and leave the weights there."""
+    out: Path = arguments.out
+    if state is None:
+        with said(out):
             (out / CHECKPOINT).unlink(missing_ok=True)
     leader = next(iter(trainings.values()))
     taken = 0 if state is None else next(iter(state["trainings"].values()))["taken"]
@@ -75,8 +94,7 @@ def train(settings: Settings, arguments: Namespace, interruption: Interruption) 
         run.go()
     journal.close()
     checkpoint.write_atomically(out / WEIGHTS, checkpoint.serialized(list(trainings.values())[-1].model.state_dict()))
-    show(run.outcomes, settings.epochs)
-    print(f"weights: {out / WEIGHTS}, log: {out / LOG}")
+    return run
 
 
 def earlier(settings: Settings, arguments: Namespace) -> dict[str, Any] | None:
