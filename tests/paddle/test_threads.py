@@ -23,10 +23,10 @@ from actnn.paddle.tensors import ARRAYS
 
 count = lambda: len(os.listdir("/proc/self/task"))
 x = paddle.to_tensor(np.random.default_rng(0).normal(size=(1024, 1024)).astype("float32"))
-paddle.matmul(x, x)
-before = count()
 layout = Layout(1024, 1024, TWO_SIDED, 2)
 code = kernels.select(ARRAYS, x).encode(ARRAYS, x, layout, (1, 2, 3, 4))
+before = count()
+paddle.matmul(x, x)
 print(json.dumps({"threads": ARRAYS.threads(), "new": count() - before, "sum": int(code.astype("int64").sum())}))
 """
 
@@ -39,7 +39,7 @@ def compute(wanted: int) -> dict[str, int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of a process's threads")
-def test_the_kernels_start_no_threads_beside_those_of_paddle():
+def test_paddle_needs_no_threads_beside_those_of_the_kernels():
     if threads.shared() is None:
         pytest.skip("this Paddle, or this build, has no OpenMP runtime to share")
     one, two = compute(1), compute(2)
