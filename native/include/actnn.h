@@ -46,20 +46,19 @@ ACTNN_API int32_t actnn_abi_version(void);
 /* The best instruction set that this CPU runs. */
 ACTNN_API int32_t actnn_best_simd(void);
 
-/* An OpenMP runtime: GOMP_parallel, omp_get_thread_num, omp_get_num_threads and omp_get_max_threads, which GNU's has
- * and those of Intel and LLVM have too. */
+/* An OpenMP runtime: its GOMP_parallel, omp_get_thread_num and omp_get_num_threads. On Linux those of Intel and LLVM have
+ * them as GNU's has. */
 typedef struct {
     void (*parallel)(void (*work)(void *), void *data, unsigned threads, unsigned flags);
     int (*thread_num)(void);
     int (*num_threads)(void);
-    int (*max_threads)(void);
 } actnn_runtime;
 
-/* Compute with the threads of this runtime from now on; NULL: with those of the one this library was linked to. A
- * program that computes in another runtime between calls would otherwise have two teams on the same cores, of which
- * the one that waits spins. The struct has to live on: kernels read it in every call. */
+/* Let the calling thread's kernels compute with the threads of this runtime from now on; NULL: with those of the one
+ * that this library was linked to. A program that computes in another runtime between calls would otherwise have two
+ * teams on the same cores, of which the one that waits spins. */
 ACTNN_API int32_t actnn_use_runtime(const actnn_runtime *runtime);
-/* Threads that OpenMP would use by itself; 1 in a build without it. */
+/* Threads that the library's own OpenMP would use by itself; 1 in a build without it. */
 ACTNN_API int32_t actnn_max_threads(void);
 
 /* Split codes: values -> buffer (key, scales, planes) and back. Decoding yields the samples first to

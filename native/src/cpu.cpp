@@ -5,7 +5,7 @@
 
 namespace actnn {
 
-std::atomic<const actnn_runtime *> other_runtime{nullptr};
+thread_local actnn_runtime other_runtime{};
 
 namespace {
 
@@ -35,16 +35,14 @@ int32_t actnn_abi_version(void) { return ACTNN_ABI_VERSION; }
 int32_t actnn_best_simd(void) { return actnn::has_avx2() ? ACTNN_AVX2 : ACTNN_SCALAR; }
 
 int32_t actnn_use_runtime(const actnn_runtime *runtime) {
-    if (runtime != nullptr &&
-        !(runtime->parallel && runtime->thread_num && runtime->num_threads && runtime->max_threads)) {
+    if (runtime != nullptr && !(runtime->parallel && runtime->thread_num && runtime->num_threads)) {
         return ACTNN_BAD_ARGUMENT;
     }
-    actnn::other_runtime = runtime;
+    actnn::other_runtime = runtime == nullptr ? actnn_runtime{} : *runtime;
     return ACTNN_OK;
 }
 
 int32_t actnn_max_threads(void) {
-    if (const actnn_runtime *other = actnn::other_runtime) return other->max_threads();
 #ifdef _OPENMP
     return omp_get_max_threads();
 #else

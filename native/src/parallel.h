@@ -4,7 +4,6 @@
 #include "actnn.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 
 #ifdef _OPENMP
@@ -13,8 +12,8 @@
 
 namespace actnn {
 
-// Another runtime than the one this library was linked to, where a caller chose one; see actnn_use_runtime.
-extern std::atomic<const actnn_runtime *> other_runtime;
+// The runtime that the calling thread chose, empty where that is the one this library was linked to.
+extern thread_local actnn_runtime other_runtime;
 
 // Fewer groups than this take less time than waking another thread.
 constexpr int64_t LEAST_GROUPS_OF_THREAD = 32;
@@ -43,7 +42,7 @@ template <class Work> void share_in(const actnn_runtime &runtime, int64_t count,
 // Call work(begin, end) for contiguous parts of 0 to count - 1, by at most `team` threads: a runtime may grant fewer.
 template <class Work> void share(int64_t count, int64_t team, Work work) {
     if (team > 1) {
-        if (const actnn_runtime *other = other_runtime) return share_in(*other, count, team, work);
+        if (other_runtime.parallel != nullptr) return share_in(other_runtime, count, team, work);
 #ifdef _OPENMP
 #pragma omp parallel num_threads(static_cast<int>(team))
         do_part(count, omp_get_thread_num(), omp_get_num_threads(), work);

@@ -140,20 +140,31 @@ def runs(process: int) -> bool:
     """Tell whether a process is there and has not ended."""
     try:
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 @pytest.mark.usefixtures("call")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's list of processes")
 def test_a_parent_that_is_killed_leaves_no_child_behind():
     told = "lambda process: print(process, flush=True)"
     program = f"from actnn.bench import children; children.call('child_program:sleeps', {{}}, told={told})"
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    child = int(parent.stdout.readline())
-    assert runs(child)
-    parent.kill()
-    parent.communicate()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            child = int(parent.stdout.readline())
+            assert runs(child)
+        finally:
+            parent.kill()
     deadline = time.monotonic() + 20
     while runs(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not runs(child)
+
+
+def test_a_child_whose_parent_is_gone_already_does_nothing():
+    reading, writing = os.pipe()
+    os.close(writing)
+    command = [sys.executable, "-m", "actnn.bench.children", "no_module:function", "{}", "0", "1"]
+    ended = subprocess.run(command, stdin=reading, capture_output=True, text=True, check=False)
+    os.close(reading)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")

@@ -120,7 +120,6 @@ def test_a_memory_budget_is_kept(tmp_path):
 
 
 def test_events_for_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
     assert train(tmp_path, "--tensorboard") == 0
     assert list((tmp_path / "events").glob("events.out.tfevents.*"))
 

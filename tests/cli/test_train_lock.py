@@ -22,6 +22,14 @@ def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_in_which_nothing_was_left_is_removed_if_it_was_made(tmp_path):
+    with alone(tmp_path / "old", pytest.fail):
+        (tmp_path / "old" / "file").touch()
+    with pytest.raises(KeyError), alone(tmp_path / "new", pytest.fail):
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
 def test_a_run_that_fails_lets_the_next_one_in(tmp_path):
     with pytest.raises(KeyError), alone(tmp_path, pytest.fail):
         raise KeyError

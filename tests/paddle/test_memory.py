@@ -13,19 +13,22 @@ from actnn.paddle import memory
 
 
 class Overwriting(nn.Layer):
-    """Changes a small tensor that backward needs."""
+    """Changes what backward needs: a small tensor, or a weight."""
 
-    def __init__(self) -> None:
+    def __init__(self, small: bool) -> None:
         super().__init__()
-        self.weight = self.create_parameter([64, 256])
+        self.small, self.linear = small, nn.Linear(256, 256)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return something whose backward needs what this changes."""
-        small = self.weight[0, :8].exp()
-        y = small * small.sin()
+        y = self.linear(x)
+        changed = self.linear.weight
+        if self.small:
+            changed = self.linear.weight[0, :8].exp()
+            y = y.sum() + changed * changed.sin()
         with paddle.no_grad():
-            small.add_(small)
-        return y + x.sum()
+            changed.add_(changed)
+        return y
 
 
 @pytest.fixture
@@ -36,14 +39,16 @@ def gradients_on_again():
 
 
 @pytest.mark.usefixtures("gradients_on_again")
-def test_what_stays_in_memory_may_not_be_overwritten():
+@pytest.mark.parametrize("small", [True, False], ids=["a small tensor", "a weight"])
+def test_what_stays_in_memory_may_not_be_overwritten(small):
     x = paddle.randn([64, 256])
+    x.stop_gradient = False
     with pytest.raises(RuntimeError, match="inplace"):
-        Overwriting()(x).sum().backward()
+        Overwriting(small)(x).sum().backward()
     paddle.set_grad_enabled(True)
     # Paddle raises an error of its own for what a hook raises, with the words of that
     with pytest.raises(OSError, match=r"SessionError: .* changed in place"):
-        actnn.QModule(Overwriting(), level="swap")(x).sum().backward()
+        actnn.QModule(Overwriting(small), level="swap")(x).sum().backward()
 
 
 class Cache:

@@ -40,3 +40,18 @@ def test_a_sum_over_parts_of_the_batch_loses_no_small_part(dtype):
         total = added(total, paddle.full([3], part, dtype))
     # in half precision each sum would round to 4096
     assert total.tolist() == [4104.0] * 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_dropout_in_place_leaves_its_result_in_its_input(dtype):
+    model = actnn.QModule(nn.Sequential(nn.Dropout(0.5)))
+    model[0].inplace = True
+    leaf = paddle.ones([64, 33]).astype(dtype)
+    leaf.stop_gradient = False
+    x = leaf.clone()
+    y = model(x)
+    values = y.astype("float32").numpy()
+    assert set(np.unique(values)) == {0.0, 2.0}
+    np.testing.assert_array_equal(x.astype("float32").numpy(), values)
+    (gradient,) = paddle.grad(y, leaf, paddle.ones_like(y))
+    np.testing.assert_array_equal(gradient.astype("float32").numpy(), values)

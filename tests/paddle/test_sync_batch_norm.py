@@ -10,13 +10,22 @@ from paddle_processes import FIRST, joined_batch, model, part, train, trained
 
 each = pytest.mark.parametrize("batches", FIRST)
 ranks = pytest.mark.parametrize("rank", [0, 1])
+# far more than they need
+SECONDS = 120
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """What both processes computed."""
     folder = tmp_path_factory.mktemp("processes")
-    dist.spawn(train, args=(str(folder),), nprocs=2, backend="gloo")
+    # it holds what the processes begin with
+    context = dist.spawn(train, args=(str(folder),), nprocs=2, join=False, backend="gloo")
+    for process in context.processes:
+        process.join(SECONDS)
+    waiting = [process for process in context.processes if process.is_alive()]
+    for process in waiting:
+        process.kill()
+    assert not waiting, f"{len(waiting)} processes still wait for each other after {SECONDS} s"
     return {(batches, rank): dict(np.load(folder / f"{batches}-{rank}.npz")) for batches in FIRST for rank in range(2)}
 
 

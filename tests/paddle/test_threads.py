@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import paddle
 import pytest
 
 from actnn import kernels
+from actnn.kernels.numpy_arrays import NumpyArrays
 from actnn.paddle import threads
+from actnn.paddle.tensors import ARRAYS
 
 PROGRAM = """
 import json, os
@@ -38,27 +43,53 @@ def compute(wanted: int) -> dict[str, int]:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+def native() -> kernels.Native:
+    """Return the compiled backend, which alone has threads."""
+    backend, reason = kernels.host_backend()
+    if not isinstance(backend, kernels.Native):
+        pytest.skip(reason)
+    return backend
+
+
+def runtime() -> Path:
+    """Return Paddle's own OpenMP runtime."""
+    found = list((Path(paddle.__file__).parent / "libs").glob("libiomp5*"))
+    if not found:
+        pytest.skip("this Paddle has no OpenMP runtime of its own")
+    return found[0]
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of a process's threads")
 def test_paddle_needs_no_threads_beside_those_of_the_kernels():
-    if threads.shared() is None:
-        pytest.skip("this Paddle, or this build, has no OpenMP runtime to share")
+    native(), runtime()
     one, two = compute(1), compute(2)
     assert (one["threads"], two["threads"]) == (1, 2)
     assert one["new"] == two["new"] == 0
     assert one["sum"] == two["sum"]
 
 
-def test_a_runtime_that_is_not_loaded_is_not_used(tmp_path):
-    backend, _ = kernels.host_backend()
-    if not isinstance(backend, kernels.Native):
-        pytest.skip("runs on the reference kernels")
-    before = backend.max_threads
-    (tmp_path / "libiomp5.so").write_bytes(b"no library")
-    assert not backend.use_runtime(tmp_path / "libiomp5.so")
-    assert backend.max_threads == before
+def test_the_runtime_of_paddle_is_found_and_shared():
+    assert threads.runtime() == runtime()
+    assert native().shares(runtime())
+    assert "run on its threads" in threads.described()
 
 
-def test_without_a_runtime_to_share_the_environment_tells_how_many_threads(monkeypatch):
-    monkeypatch.setattr(threads, "shared", lambda: None)
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of loaded files")
+def test_a_runtime_that_is_not_loaded_is_not_shared_and_stays_so(tmp_path):
+    copied = Path(shutil.copy(runtime(), tmp_path))
+    assert not native().shares(copied)
+    assert str(copied) not in Path("/proc/self/maps").read_text()
+
+
+def test_kernels_on_other_arrays_keep_the_threads_of_their_own_runtime(monkeypatch):
+    backend, used = native(), []
+    library = SimpleNamespace(actnn_use_runtime=lambda chosen: used.append(chosen is not None))
+    monkeypatch.setattr(backend, "_library", library)
+    for arrays in (NumpyArrays(), ARRAYS, NumpyArrays()):
+        backend._threads(arrays)
+    assert used == [False, runtime() is not None, False]
+
+
+def test_the_environment_tells_how_many_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads.count() == 3
+    assert ARRAYS.threads() == 3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import paddle
 from paddle import distributed as dist
 from paddle import nn
+
+import actnn.paddle as actnn
 
 CHANNELS, STEPS, WIDTH = 6, 2, 8
 # how many of the samples the first process has
@@ -48,8 +51,7 @@ def trained(network: nn.Layer, batch: np.ndarray, gradient: np.ndarray) -> dict[
 
 def train(folder: str) -> None:
     """Train in one of the processes, and write down what that gives."""
-    import actnn.paddle as actnn
-
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_parallel_env()
     rank = dist.get_rank()
     actnn.config.activation_compression_bits = [WIDTH]

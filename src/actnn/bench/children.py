@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -168,8 +169,13 @@ def end_with_parent() -> None:
     """Let the system end this process once its parent is gone, which holds the other end of its input."""
     source = sys.stdin.fileno()
     fcntl.fcntl(source, fcntl.F_SETOWN, os.getpid())
-    # a signal comes when that end closes, and its default is to end the process; a thread would take memory
+    # a signal comes when that end closes, and on Linux its default is to end the process; a thread would take memory
     fcntl.fcntl(source, fcntl.F_SETFL, fcntl.fcntl(source, fcntl.F_GETFL) | os.O_ASYNC)
+    closed = select.poll()
+    closed.register(source, 0)
+    if closed.poll(0):
+        # the parent was gone before
+        sys.exit(1)
 
 
 def main(argv: Sequence[str]) -> int:

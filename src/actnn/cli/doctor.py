@@ -20,6 +20,11 @@ from actnn.core.format import TWO_SIDED, Part, Rounding, derive_key, uniform_lay
 from actnn.kernels.numpy_arrays import NumpyArrays
 
 FRAMEWORKS = ("torch", "paddle")
+# what a process prints last that imports a framework
+VERSION = "import {0}; print({0}.__version__)"
+PROGRAMS = {
+    "paddle": "import paddle; from actnn.paddle import threads; print(f'{paddle.__version__}; {threads.described()}')"
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,10 +59,10 @@ def framework_state(framework: str) -> str:
     """Import a framework in a process of its own, where it can fail as it likes, and return its version or why not."""
     if find_spec(framework) is None:
         return f"not installed (pip install 'actnn[{framework}]')"
-    program = f"import {framework}; print({framework}.__version__)"
+    program = PROGRAMS.get(framework, VERSION.format(framework))
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     if child.returncode == 0:
-        return child.stdout.split()[-1]
+        return child.stdout.splitlines()[-1]
     reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
     return f"installed, but cannot be imported: {reason}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actnn.core.format import Layout, Part, index_bytes
@@ -37,7 +38,12 @@ class Arrays(Protocol):
     def numpy(self, x: Array) -> np.ndarray:
         """Return a small array as one of numpy, in host memory."""
 
-    def threads(self) -> int: ...
+    def threads(self) -> int:
+        """Return how many threads compute."""
+
+    def runtime(self) -> Path | None:
+        """Return the file of the OpenMP runtime whose threads compute; None for the one that kernels are linked to."""
+
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array: ...
     def arange(self, start: int, stop: int, like: Array) -> Array: ...
     def cast(self, x: Array, dtype: str) -> Array: ...

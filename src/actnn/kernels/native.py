@@ -27,7 +27,7 @@ SIMD = ("scalar", "avx2")
 DTYPES = {name: number for number, name in enumerate(FLOATS)}
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
 PARAMETERS = ("slope", "offset", "mean", "inverse", "threshold")
-RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
+RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 
 
@@ -149,15 +149,9 @@ class Native:
         """Threads that the library's OpenMP runtime would use by itself."""
         return int(self._library.actnn_max_threads())
 
-    def use_runtime(self, path: Path | None) -> bool:
-        """Compute with the threads of an OpenMP runtime that is loaded already; tell whether that can be done here.
-
-        None stands for the runtime that the library was linked to.
-        """
-        if path is None:
-            return not self._library.actnn_use_runtime(None)
-        runtime = c_runtime(path)
-        return runtime is not None and not self._library.actnn_use_runtime(runtime)
+    def shares(self, runtime: Path) -> bool:
+        """Tell whether kernels can compute with the threads of an OpenMP runtime: one they know, and loaded already."""
+        return c_runtime(runtime) is not None
 
     def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
         buffer = space(arrays, values, layout.nbytes, buffer)
@@ -165,7 +159,7 @@ class Native:
             "actnn_encode",
             c_layout(layout),
             self._simd,
-            arrays.threads(),
+            self._threads(arrays),
             (ctypes.c_uint32 * 4)(*key),
             arrays.pointer(values),
             dtype_code(arrays, values),
@@ -185,7 +179,7 @@ class Native:
     ) -> Array:
         first, count = (0, layout.samples) if samples is None else (samples.start, len(samples))
         values = arrays.empty((count, layout.elements), dtype, buffer)
-        call = self._simd, arrays.threads(), first, count, arrays.pointer(buffer), int(part)
+        call = self._simd, self._threads(arrays), first, count, arrays.pointer(buffer), int(part)
         result = arrays.pointer(values), dtype_code(arrays, values)
         if affine is None:
             self._call("actnn_decode", c_layout(layout), *call, *result)
@@ -204,7 +198,7 @@ class Native:
             samples,
             elements,
             self._simd,
-            arrays.threads(),
+            self._threads(arrays),
             arrays.pointer(values),
             dtype_code(arrays, values),
             arrays.pointer(planes),
@@ -222,7 +216,7 @@ class Native:
             samples,
             elements,
             self._simd,
-            arrays.threads(),
+            self._threads(arrays),
             arrays.pointer(mask),
             above,
             below,
@@ -236,13 +230,13 @@ class Native:
         samples, elements = values.shape
         planes = space(arrays, values, index_bytes(samples, elements, bits), buffer)
         pointers = arrays.pointer(values), arrays.pointer(planes)
-        self._call("actnn_encode_index", samples, elements, bits, arrays.threads(), *pointers)
+        self._call("actnn_encode_index", samples, elements, bits, self._threads(arrays), *pointers)
         return planes
 
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         values = arrays.empty((samples, elements), "int32", planes)
         pointers = arrays.pointer(planes), arrays.pointer(values)
-        self._call("actnn_decode_index", samples, elements, bits, arrays.threads(), *pointers)
+        self._call("actnn_decode_index", samples, elements, bits, self._threads(arrays), *pointers)
         return values
 
     def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
@@ -253,7 +247,7 @@ class Native:
             "actnn_channel_statistics",
             *shape,
             self._simd,
-            arrays.threads(),
+            self._threads(arrays),
             arrays.pointer(values),
             dtype_code(arrays, values),
             arrays.pointer(workspace),
@@ -279,7 +273,7 @@ class Native:
             c_channels(channels),
             c_normalization(arrays, normalization),
             self._simd,
-            arrays.threads(),
+            self._threads(arrays),
             (ctypes.c_uint32 * 4)(*key),
             arrays.pointer(values),
             arrays.pointer(out),
@@ -317,7 +311,7 @@ class Native:
     def _gradient(self, arrays: Arrays, grad: Array, code: Array, rectified: bool) -> tuple[int, ...]:
         """Return the arguments that both functions of a gradient share."""
         pointers = arrays.pointer(code), arrays.pointer(grad)
-        return int(rectified), self._simd, arrays.threads(), *pointers, dtype_code(arrays, grad)
+        return int(rectified), self._simd, self._threads(arrays), *pointers, dtype_code(arrays, grad)
 
     def ranges(
         self,
@@ -337,7 +331,7 @@ class Native:
             None if normalization is None else c_normalization(arrays, normalization),
             None if weight is None else arrays.pointer(weight),
             self._simd,
-            arrays.threads(),
+            self._threads(arrays),
             stride,
             arrays.pointer(values),
             dtype_code(arrays, values),
@@ -348,7 +342,7 @@ class Native:
     def energy(self, arrays: Arrays, values: Array, stride: int) -> Array:
         result = arrays.empty((values.shape[0],), "float32", values)
         operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(result)
-        self._call("actnn_energy", *values.shape, self._simd, arrays.threads(), stride, *operands)
+        self._call("actnn_energy", *values.shape, self._simd, self._threads(arrays), stride, *operands)
         return result
 
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
@@ -356,7 +350,7 @@ class Native:
             return self._reference.max_pool(arrays, values, out, pool, buffer)
         planes = space(arrays, values, pool.nbytes, buffer)
         operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(out), arrays.pointer(planes)
-        self._call("actnn_max_pool", c_pool(pool), arrays.threads(), *operands)
+        self._call("actnn_max_pool", c_pool(pool), self._threads(arrays), *operands)
         return planes
 
     def max_pool_backward(self, arrays: Arrays, planes: Array, grad: Array, pool: Pool) -> Array:
@@ -364,16 +358,16 @@ class Native:
             return self._reference.max_pool_backward(arrays, planes, grad, pool)
         out = arrays.empty((pool.samples, pool.elements[0]), arrays.dtype(grad), grad)
         operands = arrays.pointer(planes), arrays.pointer(grad), dtype_code(arrays, grad), arrays.pointer(out)
-        self._call("actnn_max_pool_backward", c_pool(pool), arrays.threads(), *operands)
+        self._call("actnn_max_pool_backward", c_pool(pool), self._threads(arrays), *operands)
         return out
 
     def copy(self, arrays: Arrays, values: Array, out: Array, nbytes: int, piece: int) -> None:
         """Copy memory with the kernels' own threads, a memcpy for each piece: a yardstick for their speed."""
-        self._call("actnn_copy", nbytes, piece, arrays.threads(), arrays.pointer(values), arrays.pointer(out))
+        self._call("actnn_copy", nbytes, piece, self._threads(arrays), arrays.pointer(values), arrays.pointer(out))
 
     def clear(self, arrays: Arrays, out: Array, nbytes: int, piece: int) -> None:
         """Clear memory with the kernels' own threads, a memset for each piece: a yardstick for their speed."""
-        self._call("actnn_clear", nbytes, piece, arrays.threads(), arrays.pointer(out))
+        self._call("actnn_clear", nbytes, piece, self._threads(arrays), arrays.pointer(out))
 
     def heap_usage(self) -> tuple[int, int] | None:
         """Return the bytes that the C library holds, and of them those that nobody uses; None where it cannot tell."""
@@ -389,6 +383,12 @@ class Native:
     def separate_blocks(self, least: int) -> bool:
         """Let blocks of at least so many bytes go back to the system when freed; tell whether that can be done here."""
         return not self._library.actnn_separate_blocks(least)
+
+    def _threads(self, arrays: Arrays) -> int:
+        """Let the next kernel of this thread compute with the threads of whoever lends arrays; return how many."""
+        runtime = arrays.runtime()
+        self._library.actnn_use_runtime(None if runtime is None else c_runtime(runtime))
+        return arrays.threads()
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
@@ -425,7 +425,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 @cache
 def c_runtime(path: Path) -> CRuntime | None:
-    """Return a loaded OpenMP runtime as the C ABI wants it, for good; None where it is not loaded."""
+    """Return an OpenMP runtime as the C ABI wants it; None where it is not loaded, or not one of those it knows."""
     try:
         runtime = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         return CRuntime(*(ctypes.cast(getattr(runtime, name), ctypes.c_void_p) for name in RUNTIME))

@@ -44,6 +44,9 @@ class NumpyArrays:
     def threads(self) -> int:
         return os.cpu_count() or 1
 
+    def runtime(self) -> None:
+        return None
+
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         return np.empty(shape, dtype)
 

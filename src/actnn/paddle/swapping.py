@@ -25,12 +25,9 @@ class SwappedActivations(saved_tensors_hooks):
         self._session, self._site = session, site
         super().__init__(self._put, self._get)
 
-    def _put(self, x: Tensor) -> Tensor | Left | Swapped:
-        # what stays is detached: the very tensor that was given would hold the graph, and the graph it
-        if x.data_ptr() in self._own:
-            # Paddle does not mind a weight that was changed
-            return x.detach()
-        if not x.is_dense() or ARRAYS.nbytes(x) < LEAST_BYTES:
+    def _put(self, x: Tensor) -> Left | Swapped:
+        if not x.is_dense() or ARRAYS.nbytes(x) < LEAST_BYTES or x.data_ptr() in self._own:
+            # the very tensor that was given would hold the graph, and the graph it
             return Left.of(ARRAYS, x.detach())
         order = ARRAYS.order(x, batched=False)
         self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))
@@ -38,10 +35,8 @@ class SwappedActivations(saved_tensors_hooks):
         buffer[:] = order.flat(x).view(paddle.uint8).view([-1])
         return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype)
 
-    def _get(self, kept: Tensor | Left | Swapped) -> Tensor:
+    def _get(self, kept: Left | Swapped) -> Tensor:
         self._session.backward_begins()
-        if isinstance(kept, Tensor):
-            return kept
         if isinstance(kept, Left):
             return kept.unchanged(ARRAYS)
         buffer = self._session.store.get(ARRAYS, kept.saved)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,11 @@ class PaddleArrays:
         return np.from_dlpack(x.detach()) if self.on_host(x) else x.numpy()
 
     def threads(self) -> int:
-        return threads.count()
+        # Paddle sets it when it is imported, and computes with as many
+        return int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+    def runtime(self) -> Path | None:
+        return threads.runtime()
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(shape, DTYPES[dtype], device=like.place)
@@ -112,7 +118,8 @@ class PaddleArrays:
         return PaddlePlace(x, (x.data_ptr(), *x.shape, *x.strides, x.dtype), self.version(x))
 
     def version(self, x: Tensor) -> int:
-        return x.inplace_version
+        # of other tensors Paddle counts none
+        return x.inplace_version if x.is_dense() else 0
 
     def recording(self) -> bool:
         return paddle.is_grad_enabled()

@@ -6,29 +6,26 @@ second team on the same cores would wait for them in every kernel, and they for 
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import paddle
 
 from actnn import kernels
-from actnn.kernels import Native
 
 
-@lru_cache(maxsize=1)
-def shared() -> Native | None:
-    """Return the native backend once it computes with Paddle's threads; None where it cannot."""
+@cache
+def runtime() -> Path | None:
+    """Return the file of Paddle's own OpenMP runtime; None where it has none."""
+    return next((Path(paddle.__file__).parent / "libs").glob("libiomp5*"), None)
+
+
+def described() -> str:
+    """Tell on which threads the kernels run."""
     backend, _ = kernels.host_backend()
-    if isinstance(backend, Native):
-        for runtime in (Path(paddle.__file__).parent / "libs").glob("*iomp5*"):
-            if backend.use_runtime(runtime):
-                return backend
-    return None
-
-
-def count() -> int:
-    """Return how many threads Paddle computes with."""
-    backend = shared()
-    # Paddle sets the variable when it is imported
-    return int(os.environ.get("OMP_NUM_THREADS", "1")) if backend is None else backend.max_threads
+    if not isinstance(backend, kernels.Native):
+        return "the reference kernels run in it"
+    found = runtime()
+    if found is not None and backend.shares(found):
+        return f"the kernels run on its threads ({found.name})"
+    return "the kernels run on threads of their own: no OpenMP runtime of Paddle's was found that they can use"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ class PaddleTrainee(Trainee):
             raise UnsupportedError("Paddle's models have no channels_last layout: leave --channels-last out.")
         paddle.set_device("cpu")
         paddle.base.core.set_num_threads(task.threads)
+        # Paddle read it when it was imported; the kernels do in every call
+        os.environ["OMP_NUM_THREADS"] = str(task.threads)
         paddle.seed(0)
         self.model = contest(task, contestant, build(task.model, task.classes), PLAIN)
         self.optimizer = paddle.optimizer.Momentum(RATE, MOMENTUM, parameters=self.model.parameters())

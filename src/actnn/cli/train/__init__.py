@@ -42,22 +42,19 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train(settings: Settings, arguments: Namespace, interruption: Interruption) -> None:
-    """Carry out a run, or what is left of it."""
-    out: Path = arguments.out
-    state = earlier(settings, arguments)
-    threads = choose_threads(arguments.threads, state)
-    data = load_data(settings)
-    about = {"fingerprint": fingerprint(data), "threads": threads, "versions": versions()}
-    if state is not None:
-        check_same(state, about, out)
-    trainings = contestants(settings, data)
-    interruption.check()
-    with said(out):
-        out.mkdir(parents=True, exist_ok=True)
-    with alone(out, say):
+    """Carry out a run, or what is left of it, in a folder that no other run uses meanwhile."""
+    with alone(arguments.out, say):
+        state = earlier(settings, arguments)
+        threads = choose_threads(arguments.threads, state)
+        data = load_data(settings)
+        about = {"fingerprint": fingerprint(data), "threads": threads, "versions": versions()}
+        if state is not None:
+            check_same(state, about, arguments.out)
+        trainings = contestants(settings, data)
+        interruption.check()
         run = carried_out(settings, trainings, state, about, arguments, interruption)
     show(run.outcomes, settings.epochs)
-    print(f"weights: {out / WEIGHTS}, log: {out / LOG}")
+    print(f"weights: {arguments.out / WEIGHTS}, log: {arguments.out / LOG}")
 
 
 def carried_out(
@@ -68,7 +65,7 @@ def carried_out(
     arguments: Namespace,
     interruption: Interruption,
 ) -> Run:
-    """Train to the end in a folder that nobody else uses, and leave the weights there."""
+    """Train to the end, and leave the weights in the folder."""
     out: Path = arguments.out
     if state is None:
         with said(out):

@@ -5,16 +5,23 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from actnn.cli.train.checkpoint import said
 from actnn.errors import ConfigError
 
 
 @contextmanager
 def alone(folder: Path, say: Callable[[str], object]) -> Iterator[None]:
-    """Keep other runs out of a folder, however this one ends; raise ConfigError where one is at work in it."""
-    held = os.open(folder, os.O_RDONLY)
+    """Keep other runs out of a folder, however this one ends; raise ConfigError where one is at work in it.
+
+    The folder is made where it is missing, and removed again where nothing was left in it.
+    """
+    with said(folder):
+        made = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -27,3 +34,6 @@ def alone(folder: Path, say: Callable[[str], object]) -> Iterator[None]:
         yield
     finally:
         os.close(held)
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
