@@ -25,7 +25,7 @@ def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(tmp_path)
 def test_a_folder_in_which_nothing_was_left_is_removed_if_it_was_made(tmp_path):
     with alone(tmp_path / "old", pytest.fail):
         (tmp_path / "old" / "file").touch()
-    with pytest.raises(KeyError), alone(tmp_path / "new", pytest.fail):
+    with pytest.raises(KeyError), alone(tmp_path / "new" / "run", pytest.fail):
         raise KeyError
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 

@@ -16,10 +16,10 @@ from actnn.errors import ConfigError
 def alone(folder: Path, say: Callable[[str], object]) -> Iterator[None]:
     """Keep other runs out of a folder, however this one ends; raise ConfigError where one is at work in it.
 
-    The folder is made where it is missing, and removed again where nothing was left in it.
+    A folder that is missing is made, with those above it, and removed again where nothing was left in it.
     """
     with said(folder):
-        made = not folder.exists()
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         held = os.open(folder, os.O_RDONLY)
     try:
@@ -34,6 +34,6 @@ def alone(folder: Path, say: Callable[[str], object]) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-        if made:
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
