@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from actnn.bench.memory import MALLOC_SETTINGS
 
 # helper modules are imported by name; this folder is not one that a framework's name could hide in
 sys.path.insert(0, str(Path(__file__).parent / "support"))
@@ -15,10 +19,26 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 settings.register_profile("actnn", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("actnn")
 
+# set in the process of a test that has one of its own
+OWN_PROCESS = "ACTNN_TEST_HAS_OWN_PROCESS"
+
 
 def pytest_configure(config):
     """Silence what torch itself says once about a padding that some cases ask for on purpose."""
     config.addinivalue_line("filterwarnings", "ignore:Using padding='same' with even kernel:UserWarning")
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that weighs its process in a fresh one: in this one, what other tests left fills up or goes."""
+    if pyfuncitem.get_closest_marker("own_process") is None or OWN_PROCESS in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-q", pyfuncitem.nodeid]
+    environment = os.environ | MALLOC_SETTINGS | {OWN_PROCESS: "yes"}
+    root = pyfuncitem.config.rootpath
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"in a process of its own:\n{done.stdout}{done.stderr}", pytrace=False)
+    return True
 
 
 @pytest.fixture(autouse=True)

@@ -113,6 +113,7 @@ def test_a_place_is_free_when_its_view_goes_and_taken_again(slabs):
     del other
 
 
+@pytest.mark.own_process
 def test_pages_of_a_place_go_back_to_the_system_at_once(slabs):
     held, large = slabs.take(MB), slabs.take(64 * MB)
     held[:], large[:] = 1, 1
@@ -122,6 +123,7 @@ def test_pages_of_a_place_go_back_to_the_system_at_once(slabs):
     assert held.all(), "the neighbour lost its pages"
 
 
+@pytest.mark.own_process
 def test_a_slab_that_is_let_go_goes_back_to_the_system(slabs):
     step(slabs, [64 * MB])
     before = resident("VmSize")
@@ -201,6 +203,7 @@ def test_a_slab_that_became_much_too_large_makes_room_for_a_smaller_one(slabs):
     assert slabs.statistics().size == 2 * MB
 
 
+@pytest.mark.own_process
 def test_many_steps_of_changing_sizes_need_no_more_memory(slabs):
     chance = random.Random(0)
 

@@ -189,6 +189,7 @@ def test_a_child_process_trains_in_slabs_of_its_own():
     check_equal_gradients(gradients(ours), gradients(theirs))
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize(("level", "count"), [("L3", 1000), ("L5", 300)])
 def test_a_thousand_steps_of_changing_shapes_need_no_more_memory(level, count):
     torch.manual_seed(5)

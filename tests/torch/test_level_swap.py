@@ -362,6 +362,7 @@ def test_a_restored_model_swaps_nothing_through_its_wrapper_either():
     same(gradients(ours, x)["weight"], gradients(plain, x)["weight"])
 
 
+@pytest.mark.own_process
 def test_hundreds_of_steps_need_no_more_of_anything():
     ours = swapped(Computation(saved_twice))
 

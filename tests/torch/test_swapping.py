@@ -695,6 +695,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.own_process
 def test_hundreds_of_steps_need_no_more_of_anything():
     torch.manual_seed(5)
     layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
