@@ -130,8 +130,10 @@ def test_the_state_of_another_conversion_is_refused_and_changes_nothing(other, c
 
 @pytest.mark.parametrize("level", ["L4", "L5"])
 def test_where_codes_wait_may_change_between_saving_and_loading(level):
-    loaded = converted("L3")
-    loaded.load_state_dict(converted(level).state_dict())
+    loaded, saved = converted("L3"), converted(level, seed=5)
+    loaded.load_state_dict(saved.state_dict())
+    assert loaded.state_dict() == saved.state_dict()
+    assert loaded.policy == converted("L3").policy
 
 
 @pytest.mark.parametrize("foreign", [{}, {"format": "actnn session 0"}, [], None, "state"], ids=repr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 from frameworks import Framework, cases, input_of, numbers
@@ -223,3 +225,14 @@ def test_layers_made_by_hand_draw_different_noise(framework: Framework):
         layer(x).backward(grad)
     first, second = (framework.gradients(layer)["weight"] for layer in layers)
     assert not np.array_equal(first, second)
+
+
+@cases(KINDS)
+@pytest.mark.parametrize("level", ["L0", "L3"])
+def test_an_input_may_be_given_by_the_name_that_the_plain_layer_has_for_it(
+    framework: Framework, case: Case, level: str
+):
+    layer, x = framework.plain_layer(case), framework.tensor(input_of(case))
+    name = list(signature(type(layer).forward).parameters)[1]
+    ours = actnn.QModule(layer, level=level)
+    assert ours(**{name: x}).shape == ours(x).shape

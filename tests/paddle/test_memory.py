@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import paddle
 import pytest
 from paddle import Tensor, nn
 
 import actnn
 from actnn.paddle import memory
+from actnn.paddle.tensors import ARRAYS
 
 
 class Overwriting(nn.Layer):
@@ -84,3 +87,25 @@ def test_a_forward_trims_where_its_level_says_so(monkeypatch, level, asked):
 def test_the_host_has_no_cache_to_empty(monkeypatch):
     monkeypatch.setattr(memory.paddle.device, "cuda", SimpleNamespace())
     memory.trim_caches(nn.Linear(2, 2), 0.0)
+
+
+def test_a_tensor_may_end_with_another():
+    """Such an end never returned where both tensors were made by from_dlpack: codes in slabs, behind tickets."""
+    held = [ARRAYS.from_numpy(np.zeros(8, np.uint8))]
+    ticket = ARRAYS.ticket(7, lambda number: held.clear())
+    assert ticket.tolist() == [7]
+    del ticket
+    assert not held
+
+
+def test_a_tensor_shares_the_memory_of_an_array_and_holds_it():
+    array = np.zeros(8, np.uint8)
+    gone = weakref.ref(array)
+    x = ARRAYS.from_numpy(array)
+    array[3] = 5
+    assert x[3].item() == 5
+    assert x.data_ptr() == array.ctypes.data
+    del array
+    assert gone() is not None
+    del x
+    assert gone() is None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import paddle
 import pytest
 from frameworks import numbers
 from paddle import nn
 from paddle_framework import FRAMEWORK
+from steps import close
 
 import actnn as common
 import actnn.paddle as actnn
@@ -68,6 +70,21 @@ def test_a_network_by_hand_in_the_ports_spelling_trains():
     )  # fmt: skip
     found = FRAMEWORK.step(model, numbers((4, 3, 16, 16)))
     assert {"0.weight", "1.weight", "6.weight"} <= found.gradients.keys()
+
+
+def test_a_function_takes_its_input_by_either_name():
+    x = FRAMEWORK.tensor(numbers((4, 300)), gradient=True)
+    for name in ("x", "input"):
+        assert actnn.qdropout(**{name: x}, p=0.5).shape == x.shape
+
+
+def test_a_batch_norm_function_in_evaluation_may_use_the_batch():
+    x = FRAMEWORK.tensor(numbers((16, 4)) + 3, gradient=True)
+    found, expected = (
+        norm(x, paddle.zeros([4]), paddle.ones([4]), training=False, use_global_stats=False)
+        for norm in (actnn.qsync_batch_norm, nn.functional.batch_norm)
+    )
+    close(found.numpy(), expected.numpy(), 1e-5)
 
 
 ONE_STEP = """

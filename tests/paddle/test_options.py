@@ -61,6 +61,11 @@ CHANNELS_LAST = {
     "Conv3D": (lambda: nn.Conv3D(4, 3, 2, data_format="NDHWC"), (2, 5, 6, 7, 4)),
     "Conv2DTranspose": (lambda: nn.Conv2DTranspose(4, 6, 3, stride=2, data_format="NHWC"), (3, 7, 9, 4)),
     "Conv1DTranspose": (lambda: nn.Conv1DTranspose(4, 6, 3, stride=2, data_format="NLC"), (3, 31, 4)),
+    "Conv3DTranspose": (lambda: nn.Conv3DTranspose(4, 6, 3, stride=2, data_format="NDHWC"), (2, 4, 5, 3, 4)),
+    "Conv3DTranspose grouped": (
+        lambda: nn.Conv3DTranspose(4, 6, 3, padding=1, groups=2, data_format="NDHWC"),
+        (2, 4, 5, 3, 4),
+    ),
     "BatchNorm1D": (lambda: nn.BatchNorm1D(4, data_format="NLC"), (16, 31, 4)),
     "BatchNorm2D": (lambda: nn.BatchNorm2D(4, data_format="NHWC"), (8, 11, 13, 4)),
     "BatchNorm3D": (lambda: nn.BatchNorm3D(4, data_format="NDHWC"), (4, 5, 6, 7, 4)),

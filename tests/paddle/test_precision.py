@@ -49,9 +49,46 @@ def test_a_dropout_in_place_leaves_its_result_in_its_input(dtype):
     leaf = paddle.ones([64, 33]).astype(dtype)
     leaf.stop_gradient = False
     x = leaf.clone()
+    before = x.inplace_version
     y = model(x)
+    # whoever holds a code of the tensor sees that it is another now
+    assert x.inplace_version > before
     values = y.astype("float32").numpy()
     assert set(np.unique(values)) == {0.0, 2.0}
     np.testing.assert_array_equal(x.astype("float32").numpy(), values)
     (gradient,) = paddle.grad(y, leaf, paddle.ones_like(y))
     np.testing.assert_array_equal(gradient.astype("float32").numpy(), values)
+
+
+def test_a_pooling_without_a_kernel_works_in_half_precision():
+    x = paddle.randn([2, 4, 5, 6, 7]).astype("float16")
+    x.stop_gradient = False
+    y = actnn.QModule(nn.MaxPool3D(2), level="L3")(x)
+    np.testing.assert_array_equal(y.numpy(), nn.MaxPool3D(2)(x).numpy())
+    (gradient,) = paddle.grad(y, x, paddle.ones_like(y))
+    assert gradient.dtype == x.dtype
+    assert gradient.astype("float32").sum().item() == y.size
+
+
+def test_a_gradient_has_the_type_of_its_tensor_where_autocast_changes_that_of_the_output(monkeypatch):
+    """On the host Paddle's auto_cast changes nothing; this stands in for it."""
+    exact = nn.functional.relu
+    monkeypatch.setattr(nn.functional, "relu", lambda x: exact(x).astype("bfloat16"))
+    x = paddle.randn([4, 300])
+    x.stop_gradient = False
+    y = actnn.QModule(nn.Sequential(nn.ReLU()), level="L3")(x)
+    assert y.dtype == paddle.bfloat16
+    y.sum().backward()
+    assert x.grad.dtype == x.dtype
+
+
+@pytest.mark.parametrize("values", [[float("inf"), float("nan"), 1.0] * 4, 1.5], ids=["not finite", "no axes"])
+def test_what_is_dropped_is_zero_whatever_it_was(values):
+    def dropped(model: nn.Layer) -> np.ndarray:
+        paddle.seed(3)
+        x = paddle.to_tensor(values)
+        x.stop_gradient = False
+        return model(x).numpy()
+
+    found, expected = dropped(actnn.QModule(nn.Sequential(nn.Dropout(0.5)), level="L2")), dropped(nn.Dropout(0.5))
+    np.testing.assert_array_equal(found, expected)

@@ -107,9 +107,23 @@ def test_recompute_of_the_whole_model_gives_the_plain_gradient_at_eight_bits(ree
     close(found["stem.0.weight"], expected["stem.0.weight"], 0.03)
 
 
-def test_a_memory_budget_beside_other_hooks_is_refused_with_the_way_out():
+# two ways in which hooks see what autograd saves
+hooked = pytest.mark.parametrize(
+    "settings", [{"level": "swap"}, {"level": "L3", "memory": "1GB"}], ids=["swap", "memory"]
+)
+
+
+@hooked
+def test_layers_before_a_recomputed_block_get_gradients_beside_hooks(settings):
+    plain, x = Recomputed(reentrant=True), images()
+    found, expected = step(actnn.QModule(plain, **settings), x), step(plain, x)
+    assert found.gradients.keys() == expected.gradients.keys()
+
+
+@hooked
+def test_hooks_beside_other_hooks_are_refused_with_the_way_out(settings):
     """Paddle allows one pair of saved-tensor hooks; recompute that is not reentrant needs it."""
-    ours = actnn.QModule(Recomputed(reentrant=False), level="L3", memory="1GB")
+    ours = actnn.QModule(Recomputed(reentrant=False), **settings)
     with pytest.raises(actnn.UnsupportedError, match="use_reentrant=True"):
         ours(FRAMEWORK.tensor(images()))
 

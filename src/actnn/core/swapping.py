@@ -12,11 +12,12 @@ from actnn.kernels.contract import Array
 
 @dataclass(frozen=True)
 class Swapped:
-    """A tensor that left: what the store gave for its bytes, and how to read them."""
+    """A tensor that left: what the store gave for its bytes, how to read them, and whether it is to say it learns."""
 
     saved: Array
     order: Order
     dtype: Any
+    wants_gradient: bool = False
 
 
 @dataclass(frozen=True)

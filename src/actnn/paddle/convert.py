@@ -67,16 +67,8 @@ class QModule(Wrapper, nn.Layer):
                 stacklevel=2,
             )
             return self._model(*args, **kwargs)
-        try:
-            with kept:
-                result = self._model(*args, **kwargs)
-        except ValueError as problem:
-            if "one pair of hooks" not in str(problem):
-                raise
-            raise UnsupportedError(
-                "this model puts saved-tensor hooks in place, of which Paddle allows one pair, while memory= measures "
-                "what a forward keeps: use recompute with use_reentrant=True, or widths instead of memory=."
-            ) from problem
+        with kept:
+            result = self._model(*args, **kwargs)
         self._session.all_kept(kept.total)
         return result
 

@@ -37,6 +37,9 @@ class Lower:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute, given a tensor; make a layer otherwise."""
+        if "input" in kwargs:
+            # Paddle's second name for it
+            kwargs["x"] = kwargs.pop("input")
         if not isinstance(args[0] if args else kwargs.get("x"), Tensor):
             return self._layer(*args, **kwargs)
         bound = signature(self._plain).bind(*args, **kwargs)

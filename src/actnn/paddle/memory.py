@@ -6,9 +6,9 @@ from typing import Any
 
 import paddle
 from paddle import Tensor, nn
-from paddle.autograd import saved_tensors_hooks
 
 from actnn.core.usage import memory_usage
+from actnn.paddle.hooks import SavedTensorHooks, apart
 
 
 def device_bytes() -> int:
@@ -23,8 +23,10 @@ def get_memory_usage(print_info: bool = False) -> int:
     return memory_usage(device_bytes(), print_info)
 
 
-class KeptBytes(saved_tensors_hooks):
+class KeptBytes(SavedTensorHooks):
     """Counts the bytes that autograd saves while it is entered: each block of memory once, the model's own left out."""
+
+    purpose, instead = "memory= measures what a forward keeps", "widths instead of memory="
 
     def __init__(self, model: nn.Layer) -> None:
         own = (*model.parameters(), *model.buffers())
@@ -52,8 +54,7 @@ class KeptBytes(saved_tensors_hooks):
     def _note(self, tensor: Tensor) -> Tensor:
         if tensor.data_ptr() not in self._own:
             self._blocks[tensor.data_ptr()] = tensor.size * tensor.element_size()
-        # the very tensor that was given would hold the graph, and the graph it
-        return tensor.detach()
+        return apart(tensor)
 
 
 def trim_caches(model: nn.Layer, threshold: float) -> None:

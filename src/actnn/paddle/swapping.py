@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import paddle
 from paddle import Tensor, nn
-from paddle.autograd import saved_tensors_hooks
 
 from actnn.core.session import Session
 from actnn.core.site import Site
 from actnn.core.store import LEAST_BYTES
 from actnn.core.swapping import Left, Swapped
+from actnn.paddle.hooks import SavedTensorHooks, apart
 from actnn.paddle.tensors import ARRAYS
 
 
-class SwappedActivations(saved_tensors_hooks):
+class SwappedActivations(SavedTensorHooks):
     """Puts what autograd saves while this is entered into a store, the model's own left out.
 
     What is put is a copy: an operation that overwrites its input may run before the copy has left. A tensor that two
     operations save leaves twice: nothing tells that its memory is not another one's by then.
     """
+
+    purpose, instead = "level swap takes what autograd saves", "another level"
 
     def __init__(self, model: nn.Layer, session: Session, site: Site) -> None:
         self._own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
@@ -27,17 +29,18 @@ class SwappedActivations(saved_tensors_hooks):
 
     def _put(self, x: Tensor) -> Left | Swapped:
         if not x.is_dense() or ARRAYS.nbytes(x) < LEAST_BYTES or x.data_ptr() in self._own:
-            # the very tensor that was given would hold the graph, and the graph it
-            return Left.of(ARRAYS, x.detach())
+            return Left.of(ARRAYS, apart(x))
         order = ARRAYS.order(x, batched=False)
         self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))
         buffer = self._session.store.allocate(ARRAYS, ARRAYS.nbytes(x), x)
         buffer[:] = order.flat(x).view(paddle.uint8).view([-1])
-        return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype)
+        return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype, ARRAYS.wants_gradient(x))
 
     def _get(self, kept: Left | Swapped) -> Tensor:
         self._session.backward_begins()
         if isinstance(kept, Left):
             return kept.unchanged(ARRAYS)
         buffer = self._session.store.get(ARRAYS, kept.saved)
-        return kept.order.shaped(buffer.view(kept.dtype))
+        x = kept.order.shaped(buffer.view(kept.dtype))
+        x.stop_gradient = not kept.wants_gradient
+        return x

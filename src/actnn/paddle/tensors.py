@@ -63,7 +63,9 @@ class PaddleArrays:
 
     def where(self, condition: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
         if not isinstance(y, Tensor):
-            y = paddle.full([1], y, x.dtype, device=x.place)
+            y = paddle.full([], y, x.dtype, device=x.place)
+        if x.is_floating_point() and x.element_size() < 4:
+            return paddle.where(condition, widened(x), widened(y)).astype(x.dtype)
         return paddle.where(condition, x, y)
 
     def amin(self, x: Tensor) -> Tensor:
@@ -91,13 +93,13 @@ class PaddleArrays:
         return x.transpose(list(axes))
 
     def from_numpy(self, x: np.ndarray) -> Tensor:
-        return paddle.from_dlpack(x)
+        return sharing(x)
 
     def ticket(self, number: int, release: Callable[[int], None]) -> Tensor:
         memory = np.array([number])
         # of its memory, not of a tensor: what autograd saves may be another one that shares it
         weakref.finalize(memory, release, number).atexit = False
-        return paddle.from_dlpack(memory)
+        return sharing(memory)
 
     def float_bits(self, x: Tensor) -> Tensor:
         return x.contiguous().view(paddle.int32).astype(paddle.int64)
@@ -149,6 +151,12 @@ class PaddlePlace(Place):
 
 
 ARRAYS = PaddleArrays()
+
+
+def sharing(x: np.ndarray) -> Tensor:
+    """Return a tensor that lies in the memory of an array, and holds it."""
+    # not by from_dlpack, which lets go of an array under a lock: one whose end ends another would wait for ever
+    return paddle.Tensor(value=x, place=paddle.CPUPlace(), zero_copy=True)
 
 
 def widened(x: Tensor) -> Tensor:

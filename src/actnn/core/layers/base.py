@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any, ClassVar
 
 from actnn.core import tagging
@@ -29,6 +30,14 @@ class CompressedLayer:
     def __init__(self, *args: Any, group: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.begin_alone(group)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer; its input may be named as the plain layer names it."""
+        if not args:
+            _, name, *_ = signature(self.plain.forward).parameters
+            if name in kwargs:
+                args = (kwargs.pop(name),)
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def begin_alone(self, group: int = 0) -> None:
         """Give a layer that was made by hand a session of its own, until QModule takes it in."""

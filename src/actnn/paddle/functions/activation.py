@@ -48,16 +48,20 @@ class DropoutFunction(Function):
         mask = encode_mask(ARRAYS, chosen, ctx.site)
         ctx.reading, ctx.scale = mask.reading, scaling(probability, axis, upscale, x.dtype)
         save(ctx, *mask.tensors)
-        if inplace and widened(x) is x:
-            return ctx.scale(x.multiply_(chosen))
-        y = ctx.scale(widened(x) * widened(chosen)).astype(x.dtype)
-        return x.copy_(y, True) if inplace else y
+        y = ctx.scale(remaining(x, chosen, axis)).astype(x.dtype)
+        return paddle.assign(y, output=x) if inplace else y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (mask,) = saved(ctx)
         return ctx.scale(widened(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0))).astype(grad.dtype)
+
+
+def remaining(x: Tensor, chosen: Tensor, axis: Any) -> Tensor:
+    """Return what is not dropped, in float32 at least; as in Paddle, elements are left out and slices multiplied."""
+    x = widened(x)
+    return ARRAYS.where(chosen.astype(paddle.bool), x, 0.0) if axis is None else x * widened(chosen)
 
 
 def scaling(probability: float, axis: Any, upscale: bool, dtype: Any) -> Callable[[Tensor], Tensor]:
@@ -69,7 +73,7 @@ def scaling(probability: float, axis: Any, upscale: bool, dtype: Any) -> Callabl
         return lambda y: y
 
     def number(value: float, like: Tensor) -> Tensor:
-        return widened(paddle.full([1], value, dtype, device=like.place))
+        return widened(paddle.full([], value, dtype, device=like.place))
 
     if axis is not None:
         return lambda y: y.multiply_(number(1.0 / (1.0 - probability), y))

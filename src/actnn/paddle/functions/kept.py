@@ -79,20 +79,24 @@ def forward(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(function)
     def prepared(ctx: Any, once: Once, site: Site, *arguments: Any) -> Tensor:
-        ctx.once, ctx.site = once, site
+        ctx.once, ctx.site, ctx.dtype = once, site, arguments[0].dtype
         return function(ctx, *arguments)
 
     return prepared
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a backward run once, and tell clearly that its own gradient is not available."""
+    """Let a backward run once, and tell clearly that its own gradient is not available.
+
+    A gradient that is not one of several is that of the first tensor, and gets its dtype (rule 2).
+    """
 
     @wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
         backward_begins(ctx.site, paddle.is_grad_enabled())
         ctx.once.passed = True
-        return backward(ctx, *grads)
+        found = backward(ctx, *grads)
+        return found.astype(ctx.dtype) if isinstance(found, Tensor) and found.dtype != ctx.dtype else found
 
     return checked
 

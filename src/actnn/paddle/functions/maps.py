@@ -78,9 +78,8 @@ class Convolution:
     def parameters(self, weight: Tensor) -> tuple[Any, ...]:
         """Return the fixed parameters in the order in which the operator takes them."""
         stride, numbers, dilation = list(self.stride), list(self.padding.numbers), list(self.dilation)
-        form = (
-            ("NHWC" if len(stride) == 2 else "NDHWC") if self.channels_last else "NCHW" if len(stride) == 2 else "NCDHW"
-        )
+        # transposed convolutions have one name for either rank
+        form = FORMATS[2 if self.transposed else len(stride), self.channels_last]
         if self.transposed:
             output = list(self.output_padding), []
             return stride, numbers, *output, self.padding.algorithm, self.groups, dilation, form

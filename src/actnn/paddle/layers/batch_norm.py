@@ -131,7 +131,9 @@ class QSyncBatchNorm(CompressedBatchNorm, nn.SyncBatchNorm):
         if self.training or not self.tensors.on_host(x):
             return super().forward(x)
         # Paddle's own has no kernel for the host
-        return self.exact(x, self._mean, self._variance, self.weight, self.bias)
+        statistics = {"training": False, "use_global_stats": self._use_global_stats, "momentum": self._momentum}
+        form = {"epsilon": self._epsilon, "data_format": self.data_format()}
+        return F.batch_norm(x, self._mean, self._variance, self.weight, self.bias, **statistics, **form)
 
     def check_rank(self, x: Tensor) -> None:
         """Raise Paddle's error where the data format is none."""
