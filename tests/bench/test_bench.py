@@ -42,6 +42,30 @@ def test_a_full_disk_is_said_in_one_line():
         harness.append({"number": 1}, Path("/dev/full"))
 
 
+@pytest.mark.parametrize("line", [b"5", b"[1]", b"null", b"{", b"", b'{"name": "\xff"}', b"\0\0\0\0"])
+def test_a_line_that_is_no_record_is_an_error_that_names_it(line, tmp_path):
+    out = tmp_path / "records.jsonl"
+    out.write_bytes(b'{"number": 1}\n' + line + b"\n")
+    with pytest.raises(ConfigError, match=r"line 2 of .*records\.jsonl is not a record \(.*\): remove that line"):
+        harness.records(out)
+
+
+def test_records_that_cannot_be_read_are_said_in_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
+        harness.records(tmp_path)
+
+
+def test_there_are_no_records_where_there_is_no_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert harness.records(tmp_path / "none.jsonl") == harness.records(tmp_path / "file" / "none.jsonl") == []
+
+
+@pytest.mark.parametrize("megabytes", ["999999999", str(harness.memory_bytes() // 2**20)])
+def test_more_than_the_machine_can_hold_is_said_before_the_kernels_are_measured(megabytes):
+    with pytest.raises(ConfigError, match=f"--megabytes {megabytes} is too much .* give at most "):
+        kernels.main(["--megabytes", megabytes])
+
+
 def test_the_kernels_are_measured_against_memcpy_and_memset(capsys):
     assert kernels.main(["--megabytes", "1", "--rounds", "2", "--threads", "2"]) == 0
     (record,) = lines(capsys)

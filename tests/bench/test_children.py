@@ -53,6 +53,15 @@ def refuses(settings, tell):
 def breaks(settings, tell):
     raise ValueError("a mistake of ours")
 
+def explains(settings, tell):
+    raise ValueError("first line\\nsecond line")
+
+def looks_up(settings, tell):
+    return {}["missing"]
+
+def asserts(settings, tell):
+    assert settings["true"]
+
 def leaves(settings, tell):
     sys.exit(3)
 
@@ -112,6 +121,23 @@ def test_any_other_failure_is_an_error_with_its_reason(function, words, call):
     with pytest.raises(ActnnError, match=words) as raised:
         call(function)
     assert not isinstance(raised.value, children.DoesNotFit)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("explains", "ValueError: first line ("),
+        ("looks_up", "KeyError: 'missing' ("),
+        ("asserts", "AssertionError: no message ("),
+    ],
+)
+def test_an_error_within_a_child_is_one_line_that_says_where_it_was_raised(function, words, call, capfd):
+    with pytest.raises(ActnnError) as raised:
+        call(function, {"true": False})
+    assert str(raised.value).startswith(f"child_program:{function} failed with {words}")
+    assert "child_program.py, line " in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_child_that_takes_too_long_is_ended_and_does_not_count_as_fitting(call):

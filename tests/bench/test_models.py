@@ -46,7 +46,7 @@ def test_the_scaled_resnet_is_resnet152_at_its_own_depth_and_width():
     assert parameters("wide-resnet-128") > 2 * PARAMETERS["resnet152"] / 1.1
 
 
-@pytest.mark.parametrize("name", ["resnet-109", "wide-resnet-0"])
+@pytest.mark.parametrize("name", ["resnet-109", "wide-resnet-0", "resnet-" + "9" * 20, "wide-resnet-10001"])
 def test_a_scale_that_does_not_exist_is_refused(name):
     with pytest.raises(ConfigError, match="expected at least"):
         models.build(name)
@@ -108,6 +108,28 @@ def test_a_function_of_the_users_gets_what_it_names(tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=words):
             models.build(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("def model(): raise KeyError('depth')", "cannot be made from classes and channels alone: KeyError: 'depth'"),
+        ("def model(): raise ValueError('first\\nsecond')", "ValueError: first$"),
+        ("def model(): raise SystemExit(3)", "SystemExit: 3"),
+        ("def model(classes, depth): pass", "TypeError: .* missing 1 required positional argument: 'depth'"),
+        ("model = type", "cannot be made"),
+        ("def model(:", r"cannot be loaded as module:function: SyntaxError: .*spoilt\.py, line 1"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit", "SystemExit: no message"),
+    ],
+)
+def test_a_function_of_the_users_that_fails_gives_one_line(source, complaint, tmp_path, monkeypatch):
+    (tmp_path / "spoilt.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "spoilt", raising=False)
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        models.build("spoilt:model")
+    assert "\n" not in str(refused.value)
 
 
 def test_an_unknown_name_is_answered_with_close_ones(monkeypatch):

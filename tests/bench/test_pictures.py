@@ -83,6 +83,14 @@ def test_a_picture_without_records_is_an_error(tmp_path):
         pictures.main(["--results", str(tmp_path), "--only", "speed"])
 
 
+@pytest.mark.parametrize("folder", ["empty", "missing"])
+def test_a_folder_without_any_record_is_an_error(folder, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=f"{folder} holds no record of convergence, speed"):
+        pictures.main(["--results", str(tmp_path / folder)])
+
+
 @pytest.mark.parametrize(
     ("name", "row"),
     [

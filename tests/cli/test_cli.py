@@ -1,5 +1,7 @@
 """The command line, called the way a user calls it."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -11,9 +13,13 @@ from actnn.cli import doctor, extras
 from actnn.errors import ConfigError
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "actnn", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    # output that waits for the end is what a command that was started by hand has
+    variables = {**os.environ, "PYTHONUNBUFFERED": "", **environment}
+    return subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, env=variables, text=True, check=False, timeout=300
+    )
 
 
 def exit_code(*arguments: str) -> int:
@@ -40,8 +46,24 @@ def test_every_command_can_be_imported_and_has_help(name, capsys):
     assert exit_code(*name.split(), "--help") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("usage: ")
-    if name.startswith("bench "):
-        assert f"example: actnn {name} " in printed
+    assert f"\n  actnn {name}" in printed
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_a_narrow_terminal_does_not_break_the_example_of_a_command(name, capsys, monkeypatch):
+    examples = []
+    for columns in ("40", "400"):
+        monkeypatch.setenv("COLUMNS", columns)
+        exit_code(*name.split(), "--help")
+        examples.append(capsys.readouterr().out.partition("\nexample")[2])
+    assert examples[0] == examples[1] != ""
+
+
+def test_help_of_the_benchmarks_lists_them(capsys):
+    assert exit_code("bench", "--help") == 0
+    printed = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert (f"\n  {name.removeprefix('bench ')} " in printed) == name.startswith("bench ")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +71,8 @@ def test_every_command_can_be_imported_and_has_help(name, capsys):
     [
         ([], "no command given"),
         (["train-everything"], "unknown command 'train-everything'"),
-        (["bench"], "unknown command 'bench'"),
+        (["bench"], "no command given: expected one of kernels, variance, "),
+        (["bench", "everything"], "unknown command 'everything': expected one of kernels, variance, "),
         (["--verbose"], "--verbose"),
         (["doctor", "now"], "now"),
         (["demo", "--epochs", "none"], "'none' is not a whole number of at least 1"),
@@ -75,6 +98,68 @@ def test_an_error_of_actnn_gives_one_line_and_exit_code_1(monkeypatch, capsys):
     assert capsys.readouterr().err == "actnn: level 'L9' does not exist: expected L0, L1 or L2.\n"
 
 
+def failing_with(error: BaseException):
+    """Return a command that raises."""
+
+    def fail(argv):
+        raise error
+
+    return fail
+
+
+def test_an_interruption_gives_one_line_and_exit_code_130(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "main", failing_with(KeyboardInterrupt()))
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "actnn: interrupted.\n"
+
+
+def test_an_interruption_while_a_command_is_imported_is_one_line_too(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "import_module", failing_with(KeyboardInterrupt()))
+    assert cli.main(["train"]) == 130
+    assert capsys.readouterr().err == "actnn: interrupted.\n"
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "words"),
+    [(errno.EPIPE, 141, ""), (errno.ENOSPC, 1, "actnn: the output cannot be written: ")],
+)
+def test_output_that_fails_within_a_command_ends_it_without_a_traceback(problem, code, words, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "main", failing_with(OSError(problem, os.strerror(problem))))
+    monkeypatch.setattr(cli, "discard_output", lambda: None)
+    assert cli.main(["doctor"]) == code
+    printed = capsys.readouterr().err
+    assert printed.startswith(words)
+    assert printed.count("\n") == bool(words)
+
+
+def test_an_unexpected_error_of_the_system_is_not_taken_for_one_of_the_output(monkeypatch):
+    monkeypatch.setattr(doctor, "main", failing_with(OSError(errno.EBADF, "a mistake of ours")))
+    with pytest.raises(OSError, match="a mistake of ours"):
+        cli.main(["doctor"])
+
+
+def test_a_reader_that_is_gone_ends_a_command_quietly():
+    reading, writing = os.pipe()
+    os.close(reading)
+    finished = run("--help", stdout=writing)
+    os.close(writing)
+    assert (finished.returncode, finished.stderr) == (141, "")
+
+
+def test_output_that_can_only_fail_at_the_end_gives_one_line_and_exit_code_1():
+    with open("/dev/full", "w") as full:
+        finished = run("--help", stdout=full.fileno())
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("actnn: the output cannot be written: [Errno 28] No space left on device.")
+    assert finished.stderr.count("\n") == 1
+
+
+def test_help_is_shown_on_a_terminal_that_lacks_its_characters():
+    finished = run("--help", PYTHONIOENCODING="ascii")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "command ?" in finished.stdout
+
+
 def test_doctor_reports_versions_kernels_and_a_passed_self_check():
     finished = run("doctor")
     assert finished.returncode == 0, finished.stderr
@@ -83,6 +168,13 @@ def test_doctor_reports_versions_kernels_and_a_passed_self_check():
     assert findings["kernels"].startswith("native: ")
     assert {"torch", "paddle", "threads", "processor"} <= findings.keys()
     assert findings["self check"].startswith("passed: ")
+
+
+def test_doctor_returns_1_when_the_self_check_failed(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "framework_state", lambda framework: "not looked at")
+    monkeypatch.setattr(doctor.np, "array_equal", lambda one, other: False)
+    assert cli.main(["doctor"]) == 1
+    assert "FAILED: the native backend does not agree" in capsys.readouterr().out
 
 
 def test_doctor_survives_a_framework_that_cannot_be_imported(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """``actnn profile``, called the way a user calls it."""
 
+import errno
 import json
 import os
 import subprocess
@@ -7,14 +8,49 @@ import sys
 from pathlib import Path
 
 import pytest
+from profiles import profile
 
 import actnn
 from actnn import cli
+from actnn.cli import profile as cli_profile
+from actnn.report import terminal
 from actnn.report.blocks import CATEGORIES, CODES, DECODED, EXACT
 
 MODELS = """
+import sys
+
 from torch import nn
+from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
+
+
+class Leaving(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        sys.exit("enough")
+
+
+class Leaves(nn.Linear):
+    backward_too = False
+
+    def forward(self, x):
+        if not self.backward_too:
+            sys.exit(3)
+        return Leaving.apply(super().forward(x))
+
+
+def leaves_in_forward():
+    return Leaves(32, 5)
+
+
+def leaves_in_backward():
+    model = Leaves(32, 5)
+    model.backward_too = True
+    return model
 
 
 class Net(nn.Module):
@@ -135,6 +171,8 @@ def test_a_function_of_the_users_own_is_profiled_into_tables_and_a_page(folder):
     [
         ("mymodels:fails_in_forward", "fails on an input of 8×3×32×32: RuntimeError: mat1 and mat2 shapes"),
         ("mymodels:fails_when_made", "KeyError: 'no weights'"),
+        ("mymodels:leaves_in_forward", "ended the process with SystemExit(3) in forward (mymodels.py, line "),
+        ("mymodels:leaves_in_backward", "ended the process with SystemExit('enough') in backward (mymodels.py, line "),
         ("mymodels:learns_nothing", "has no parameters to train"),
         ("nomodule:net", "cannot be loaded"),
         ("resnet-of-mine", "there is no model 'resnet-of-mine'"),
@@ -159,6 +197,9 @@ def test_a_model_that_cannot_be_profiled_costs_one_line(folder, model, complaint
         (["resnet18", "--batch", "0"], "at least 1"),
         (["resnet18", "--input", "3,x"], "'3,x' is not a shape such as 3,224,224"),
         (["resnet18", "--memory", "much"], "such as '400MB'"),
+        (["resnet18", "--bits", "0"], "argument --bits: '0' is not a width from 1 to 8 bits"),
+        (["resnet18", "--bits", "nan"], "argument --bits: 'nan' is not a width from 1 to 8 bits"),
+        (["resnet18", "--html", "x", "--json", "./x"], "--html and --json both name 'x': give each a file of its own"),
     ],
 )
 def test_bad_arguments_cost_one_line_and_exit_code_2(arguments, complaint, capsys):
@@ -177,6 +218,62 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(option, t
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1
     assert "No such file or directory" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bits"),
+    [([], 2), (["--level=L1"], 4), (["--level=L2"], 4), (["--level=L2", "--bits=3"], 3), (["--level=L0"], None)],
+)
+def test_the_width_is_the_levels_own_unless_given(arguments, bits):
+    assert cli_profile.parse(["resnet18", *arguments]).bits == bits
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Let a profile written by hand be what is measured."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(cli_profile, "measured", lambda name, settings: profile()[name])
+
+
+def fill_the_disk(monkeypatch):
+    """Let no file be written to the end."""
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_full_disk_leaves_the_earlier_report_and_the_tables(option, at_once, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "report"
+    path.write_text("good")
+    fill_the_disk(monkeypatch)
+    assert cli.main(["profile", "resnet18", option, str(path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"actnn: cannot write {str(path)!r} (No space left on device): choose another file.\n"
+    assert "kept for backward" in printed.out
+    assert path.read_text() == "good"
+    assert [file.name for file in tmp_path.iterdir()] == ["report"]
+
+
+def test_a_link_to_a_report_stays_one(at_once, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert cli.main(["profile", "resnet18", "--json", str(tmp_path / "link")]) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((tmp_path / "file").read_text())["settings"]["model"] == "resnet18"
+
+
+def test_a_device_is_written_to_as_it_is(at_once):
+    assert cli.main(["profile", "resnet18", "--json", os.devnull]) == 0
+    assert Path(os.devnull).is_char_device()
+
+
+def test_reports_are_written_before_anything_is_printed(at_once, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(terminal, "lines", lambda *_: written.extend(file.name for file in tmp_path.iterdir()) or [])
+    assert cli.main(["profile", "resnet18", "--html", str(tmp_path / "a"), "--json", str(tmp_path / "b")]) == 0
+    assert sorted(written) == ["a", "b"]
 
 
 def test_help_shows_an_example(capsys):

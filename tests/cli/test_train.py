@@ -157,6 +157,17 @@ def test_what_to_install_is_said_before_training(module, more, advice, tmp_path,
         (["--amp", "fp8"], "'fp8'"),
         (["--compare", "exact", "--level", "L0"], "exact already"),
         (["--resume", "--overwrite"], "--overwrite"),
+        (["--threads", "99999999"], "'99999999' is larger than 1024"),
+        (["--batch", "9" * 23], "is larger than 2147483647"),
+        (["--batch", "9" * 5000], "is larger than 2147483647"),
+        (["--size", "99999999"], "is larger than 16384"),
+        (["--rate", "1e308"], "'1e308' is not a number above 0 and up to 3.4e+38"),
+        (["--rate", "inf"], "'inf' is not a number above 0"),
+        (["--weight-decay", "1e308"], "'1e308' is not a number from 0 to 3.4e+38"),
+        (["--weight-decay", "inf"], "'inf' is not a number from 0"),
+        (["--out", ""], "'' is not the name of a folder"),
+        (["--data", ""], "'' is not the name of a folder"),
+        (["--data", "idx:"], "'' is not the name of a folder"),
     ],
 )
 def test_bad_arguments_give_one_line_and_exit_code_2(bad, complaint, tmp_path, capsys):
@@ -184,6 +195,7 @@ def test_bad_arguments_give_one_line_and_exit_code_2(bad, complaint, tmp_path, c
         (["--level", "L1", "--memory", "1MB"], "memory budget"),
         (["--memory", "1KB"], "memory=1000 B is too small"),
         (["--rate", "1e30", "--level", "L0", "--epochs", "3"], "lower --rate"),
+        (["--model", "resnet-" + "9" * 20], "expected at least 110 and at most 10000"),
     ],
 )
 def test_what_cannot_be_done_gives_one_line_and_exit_code_1(bad, complaint, tmp_path, capsys):
@@ -208,9 +220,22 @@ def test_the_example_is_understood():
     assert arguments.out == Path("runs/digits")
 
 
-def test_a_run_has_a_folder_of_its_own_where_none_is_named():
-    _, arguments = options.parse(["--data", "/some where/photos", "--model", "a.b:c", "--level", "L2"])
-    assert arguments.out == Path("runs/photos-a.b-c-L2")
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("digits", "digits"),
+        ("/some where/photos", "photos"),
+        ("some/photos/", "photos"),
+        ("idx:/some/files/", "files"),
+        ("/some/photos/../.hidden", "hidden"),
+        (".", "working"),
+    ],
+)
+def test_a_run_has_a_folder_of_its_own_where_none_is_named(data, name, tmp_path, monkeypatch):
+    (tmp_path / "working").mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    _, arguments = options.parse(["--data", data, "--model", "a.b:c", "--level", "L2"])
+    assert arguments.out == Path(f"runs/{name}-a.b-c-L2")
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten_by_accident(tmp_path, capsys):
@@ -295,25 +320,45 @@ def harmful(path: Path) -> None:
     torch.save({"format": checkpoint.FORMAT, "harm": Harmful()}, path)
 
 
+def changed(**parts):
+    """Return a function that changes parts of a checkpoint, and removes those that are None."""
+
+    def change(path: Path) -> None:
+        state = torch.load(path, weights_only=True) | parts
+        torch.save({name: part for name, part in state.items() if part is not None}, path)
+
+    return change
+
+
 def flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_text("not a checkpoint"),
-        lambda path: path.write_bytes(path.read_bytes()[:-100]),
-        lambda path: torch.save({"model": {}}, path),
-        lambda path: torch.save([1, 2], path),
-        harmful,
-        flipped,
-    ],
-    ids=["empty", "text", "cut", "another's", "a list", "harmful", "flipped"],
-)
+DAMAGES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_text("not a checkpoint"),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "another's": lambda path: torch.save({"model": {}}, path),
+    "a list": lambda path: torch.save([1, 2], path),
+    "harmful": harmful,
+    "flipped": flipped,
+    "nothing but its format": lambda path: torch.save({"format": checkpoint.FORMAT}, path),
+    "no log": changed(log=None),
+    "a log of text": changed(log="x"),
+    "a log below 0": changed(log=-5),
+    "no settings": changed(settings=None),
+    "settings in a list": changed(settings=[]),
+    "threads below 0": changed(threads=-2),
+    "too many threads": changed(threads=10**8),
+    "no trainings": changed(trainings=None),
+    "empty trainings": changed(trainings={}),
+    "trainings without a state": changed(trainings={"L3": {"taken": 1}}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_checkpoint_that_cannot_be_read_gives_one_line(damage, tmp_path, capsys):
     assert train(tmp_path) == 0
     damage(tmp_path / "checkpoint.pt")
@@ -322,6 +367,17 @@ def test_a_checkpoint_that_cannot_be_read_gives_one_line(damage, tmp_path, capsy
     line = only_line(capsys)
     assert "checkpoint" in line
     assert "--overwrite" in line
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "shuffled"])
+def test_a_checkpoint_whose_state_is_another_kind_of_thing_gives_one_line(part, tmp_path, capsys):
+    assert train(tmp_path) == 0
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    state["trainings"]["L3"][part] = 5
+    torch.save(state, tmp_path / "checkpoint.pt")
+    capsys.readouterr()
+    assert train(tmp_path, "--resume") == 1
+    assert "does not fit" in only_line(capsys)
 
 
 def no_space_after(monkeypatch, writes: int) -> None:
@@ -352,10 +408,10 @@ def test_a_full_disk_gives_one_line_and_the_last_checkpoint_stays(tmp_path, monk
 
 def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    checkpoint.write_atomically(path, memoryview(b"old"))
+    checkpoint.write(path, memoryview(b"old"))
     no_space_after(monkeypatch, 0)
     with pytest.raises(OutputError, match="cannot be written: No space left"):
-        checkpoint.write_atomically(path, memoryview(b"new"))
+        checkpoint.write(path, memoryview(b"new"))
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
@@ -363,7 +419,9 @@ def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path, monke
 def test_a_folder_that_cannot_be_made_gives_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert train(tmp_path / "file" / "run") == 1
-    assert "cannot be written" in only_line(capsys)
+    line = only_line(capsys)
+    assert "cannot be written" in line
+    assert "space" not in line
 
 
 def test_a_missing_checkpoint_is_a_checkpoint_error(tmp_path):

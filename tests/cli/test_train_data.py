@@ -45,6 +45,25 @@ def test_grey_and_transparent_images_and_palettes_become_three_channels(tmp_path
     assert data.train.batch(torch.arange(6, 10), None)[0].shape == (4, 3, SIZE, SIZE)
 
 
+@pytest.mark.parametrize("kind", ["png", "tiff", "pgm"])
+def test_grey_of_16_bits_is_what_it_is_in_8_bits(kind, tmp_path):
+    write_image_folder(tmp_path)
+    grey = np.random.default_rng(0).integers(0, 256, (20, 30)).astype(np.uint8)
+    for name, pixels in (("y8", grey), ("z16", grey.astype(np.uint16) * 257)):
+        Image.fromarray(pixels).save(tmp_path / "train" / "cat" / f"{name}.{kind}")
+    shallow, deep = folder(tmp_path).train.batch(torch.tensor([6, 7]), None)[0]
+    assert torch.equal(shallow, deep)
+    assert len(deep.unique()) > 50
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_pixels_of_an_unknown_range_are_refused(dtype, tmp_path):
+    write_image_folder(tmp_path)
+    Image.fromarray(np.ones((20, 30), dtype)).save(tmp_path / "train" / "cat" / "z.tiff")
+    with pytest.raises(DataError, match=r"z\.tiff cannot be read as an image \(pixels of mode [FI], where 8 or 16"):
+        folder(tmp_path).train.batch(torch.tensor([6]), None)
+
+
 def test_hidden_folders_and_other_files_are_left_out(tmp_path):
     write_image_folder(tmp_path)
     (tmp_path / "train" / ".cache").mkdir()

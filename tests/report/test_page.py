@@ -8,6 +8,7 @@ from browser import visit
 from profiles import profile
 
 from actnn.report import page
+from actnn.report.growth import MEASURABLE_BYTES
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{data}}\u2028$&"
 FORECASTS = ({"level": "L2", "bits": 4, "kept_bytes": 100, "peak_bytes": 1000},)
@@ -48,6 +49,18 @@ def test_it_renders_every_part_without_an_error(html, tmp_path):
     assert found["sentences"] == 5
     assert found["forecasts"] == 3
     assert found["shares"] == 10
+
+
+@pytest.mark.parametrize(
+    ("peaks", "figure"),
+    [((8, 4), "2.0×less"), ((4, 8), "2.0×more"), ((4, 4), "1.0×as much")],
+)
+def test_a_figure_says_whether_it_is_less_or_more(tmp_path, peaks, figure):
+    given = profile()
+    for name, peak in zip(("exact", "compressed"), peaks, strict=True):
+        given[name]["true_peak"] = peak * MEASURABLE_BYTES
+    script = "return document.querySelectorAll('.figure .value')[1].textContent;"
+    assert visit(page.html(given, None), script, tmp_path) == figure
 
 
 def test_a_click_on_a_column_sorts_and_another_one_turns_the_order_round(html, tmp_path):

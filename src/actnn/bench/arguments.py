@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from actnn.bench import models
 from actnn.bench.frameworks import FRAMEWORKS
 from actnn.bench.plots import FORMATS
 from actnn.bench.task import CONTESTANTS
-from actnn.cli.arguments import Parser, at_least
+from actnn.cli.arguments import MOST_THREADS, Parser, at_least, parser_with_example
 from actnn.core.memory import parse_memory
 from actnn.errors import ConfigError
 
@@ -22,7 +23,7 @@ Reader = Callable[[str], Any]
 def parser_of(name: str, description: str, example: str) -> Parser:
     """Return the parser of ``actnn bench NAME``; ``description`` is the docstring of its module."""
     text = " ".join(description.partition(": ")[2].split())
-    return Parser(prog=f"actnn bench {name}", description=text, epilog=f"example: {example}")
+    return parser_with_example(f"actnn bench {name}", text, example)
 
 
 def add_recording(parser: Parser, out: Path | None = None) -> None:
@@ -44,7 +45,7 @@ def add_training(parser: Parser, *, contestants: Sequence[str], model: str | Non
         parser.add_argument("--model", default=model, help=f"{models.HELP} (default: {model})")
     parser.add_argument("--framework", choices=FRAMEWORKS, default="torch")
     parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
-    parser.add_argument("--threads", type=at_least(1), default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=at_least(1, MOST_THREADS), default=os.cpu_count() or 1)
 
 
 def several(read: Reader) -> Callable[[str], list[Any]]:
@@ -82,6 +83,13 @@ def width(text: str) -> float:
     if not 1 <= bits <= 8:
         raise ArgumentTypeError(f"{text!r} is not a width from 1 to 8 bits")
     return int(bits) if bits.is_integer() else bits
+
+
+def rate(text: str) -> float:
+    """Read a learning rate."""
+    if not 0 < number(text) < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a learning rate above 0")
+    return number(text)
 
 
 def share(text: str) -> float:

@@ -2,7 +2,7 @@
 
 ``python -m actnn.bench.children MODULE:FUNCTION SETTINGS LIMIT PIPE`` calls the function with its settings and writes
 lines of JSON to the pipe: ``{"told": …}`` whenever the function tells something, and at the end one of ``result``,
-``error`` (an error of actnn) and ``full`` (memory ran out).
+``error`` (an error of actnn), ``full`` (memory ran out) and ``failed`` (any other error).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -137,6 +138,8 @@ def answer(function: str, final: Mapping[str, Any], code: int, complaints: str, 
         raise ActnnError(final["error"])
     if "full" in final or code == -signal.SIGKILL or says_out_of_memory(complaints, limited):
         raise DoesNotFit(final.get("full", f"the process that runs {function} ran out of memory."))
+    if "failed" in final:
+        raise ActnnError(f"{function} failed with {final['failed']}")
     lines = complaints.strip().splitlines()
     print(complaints, end="", file=sys.stderr)
     raise ActnnError(f"the process that runs {function} ended with code {code}: {lines[-1] if lines else 'no word'}")
@@ -163,6 +166,18 @@ def out_of_memory(error: BaseException, limited: bool) -> bool:
         or says_out_of_memory(str(each), limited)
         for each in causes(error)
     )
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def origin(error: BaseException) -> str:
+    """Return where an error was raised."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    return f"{frame.f_code.co_filename}, line {line}"
 
 
 def end_with_parent() -> None:
@@ -198,13 +213,13 @@ def main(argv: Sequence[str]) -> int:
             module, _, name = function.partition(":")
             work = getattr(importlib.import_module(module), name)
             result = work(json.loads(settings), lambda message: tell(told=message))
-        except (MemoryError, RuntimeError, OSError, ImportError, ActnnError) as error:
+        except Exception as error:
             if out_of_memory(error, limited=int(limit) != NO_LIMIT):
-                tell(full=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+                tell(full=in_one_line(error))
             elif isinstance(error, ActnnError):
                 tell(error=str(error))
             else:
-                raise
+                tell(failed=f"{in_one_line(error)} ({origin(error)})")
             return 1
         tell(result=result)
     return 0

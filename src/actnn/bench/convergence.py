@@ -8,18 +8,18 @@ runs that are recorded there with all settings equal. Commands with different se
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actnn.bench import accuracies, harness, runs
 from actnn.bench.accuracies import EXACT, EXACT_BITS, LEVELS, PER_SAMPLE, WIDTHS
-from actnn.bench.arguments import add_recording, different, number, one_of, parser_of, picture, several, width
+from actnn.bench.arguments import add_recording, different, one_of, parser_of, picture, rate, several, width
 from actnn.bench.plots import plot
 from actnn.bench.runs import Record, Settings
 from actnn.cli import datasets
-from actnn.cli.arguments import at_least
+from actnn.cli.arguments import MOST_THREADS, at_least
 from actnn.cli.extras import require
 from actnn.cli.small_resnet import small_resnet
 from actnn.cli.training import PEAK_RATE, Recipe, Training, compressed, step_count
@@ -66,7 +66,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     )
     parser.add_argument(
         "--threads",
-        type=at_least(1),
+        type=at_least(1, MOST_THREADS),
         default=1,
         help="of one run (default: 1); to use more cores, start commands with different seeds side by side",
     )
@@ -76,13 +76,6 @@ def parse(argv: Sequence[str]) -> Namespace:
     if not list(places(arguments)):
         parser.error("no run is left: L2 takes whole numbers of bits only")
     return arguments
-
-
-def rate(text: str) -> float:
-    """Read a learning rate."""
-    if not 0 < number(text) < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a learning rate above 0")
-    return number(text)
 
 
 def places(arguments: Namespace) -> Iterator[tuple[str, float]]:

@@ -52,13 +52,18 @@ def machine() -> dict[str, Any]:
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "memory_gib": round(memory_bytes() / 2**30),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := installed(name))},
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def memory_bytes() -> int:
+    """Return the memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def processor() -> str:
@@ -104,12 +109,21 @@ def append(record: Mapping[str, Any], out: Path) -> None:
 
 def records(source: Path) -> list[dict[str, Any]]:
     """Return the records of a file, oldest first; none where there is no file."""
-    if not source.exists():
+    try:
+        lines = source.read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    found = []
-    for number, line in enumerate(source.read_text().splitlines(), start=1):
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError as problem:
-            raise ConfigError(f"line {number} of {source} is not a record ({problem}): remove that line.") from problem
+    except OSError as problem:
+        raise ConfigError(f"the records in {source} cannot be read: {problem}. Name another file.") from problem
+    return [record_of(line, number, source) for number, line in enumerate(lines, start=1)]
+
+
+def record_of(line: bytes, number: int, source: Path) -> dict[str, Any]:
+    """Return the record that a line of a file holds."""
+    try:
+        found = json.loads(line.decode())
+        if not isinstance(found, dict):
+            raise ValueError(f"a JSON object was expected, not {type(found).__name__}")
+    except ValueError as problem:
+        raise ConfigError(f"line {number} of {source} is not a record ({problem}): remove that line.") from problem
     return found

@@ -16,7 +16,7 @@ import numpy as np
 
 from actnn.bench import harness, runs
 from actnn.bench.arguments import add_recording, parser_of
-from actnn.cli.arguments import at_least
+from actnn.cli.arguments import MOST_THREADS, at_least
 from actnn.core.format import FAMILIES, GROUP, Part, Rounding, derive_key, uniform_layout
 from actnn.errors import ConfigError
 from actnn.kernels.contract import Array
@@ -24,6 +24,8 @@ from actnn.kernels.native import SIMD, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
 
 PIECE = 256 * 1024
+# the floats, what they are decoded to, and a code that is smaller than either
+ARRAYS = 3
 COMPARED = (("encode", "memcpy"), ("decode", "memset"), ("encode", "memcpy_whole"), ("decode", "memset_whole"))
 EXAMPLE = "actnn bench kernels --family two_sided --bits 3"
 
@@ -41,7 +43,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--family", choices=FAMILIES, default="two_sided")
     parser.add_argument("--bits", type=at_least(1), default=3)
     parser.add_argument("--rounding", choices=[rounding.name.lower() for rounding in Rounding], default="dither")
-    parser.add_argument("--threads", type=at_least(1), default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=at_least(1, MOST_THREADS), default=os.cpu_count() or 1)
     parser.add_argument("--simd", choices=SIMD, default=None)
     parser.add_argument("--rounds", type=at_least(1), default=15)
     add_recording(parser)
@@ -50,6 +52,7 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 def measure(arguments: Namespace) -> None:
     """Measure what is not recorded yet and print the record."""
+    check_memory(arguments.megabytes)
     native = Native(find_library(), arguments.simd)
     run = {
         "benchmark": "kernels",
@@ -66,6 +69,16 @@ def measure(arguments: Namespace) -> None:
         words=lambda run: f"{run['code']}, {run['threads']} threads, {run['simd']}",
         found=lambda record: f"encoding at {record['encode_to_memcpy']:.2f} of memcpy's speed",
     )
+
+
+def check_memory(megabytes: int) -> None:
+    """Raise ConfigError for arrays that this machine cannot hold."""
+    most = harness.memory_bytes() // ARRAYS // 2**20
+    if megabytes > most:
+        raise ConfigError(
+            f"--megabytes {megabytes} is too much for {harness.memory_bytes() / 2**30:.1f} GiB of memory, which "
+            f"{ARRAYS} such arrays must fit in: give at most {most}."
+        )
 
 
 def figures(arguments: Namespace, native: Native) -> dict[str, Any]:

@@ -8,14 +8,16 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actnn.bench import resnets
+from actnn.bench.children import in_one_line
 from actnn.bench.hrnet import fcn_hrnet_w48
 from actnn.cli.small_resnet import small_resnet
-from actnn.errors import ConfigError, UnsupportedError
+from actnn.errors import ActnnError, ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,10 +29,10 @@ OWN: Mapping[str, Builder] = {
     "fcn_hrnet_w48": fcn_hrnet_w48,
     **{name: partial(resnets.resnet, shape) for name, shape in resnets.SHAPES.items()},
 }
-# families with a number in their name: the seeds' scaled ResNet, by depth and by width
+# families with a number in their name: the seeds' scaled ResNet, by depth and by width; Python reads 4300 digits
 SCALED: Mapping[str, Callable[[int], resnets.Shape]] = {
-    r"resnet-(\d+)": resnets.deep,
-    r"wide-resnet-(\d+)": resnets.wide,
+    r"resnet-(\d{1,99})": resnets.deep,
+    r"wide-resnet-(\d{1,99})": resnets.wide,
 }
 NAMES = tuple(OWN)
 SEGMENTATION = ("fcn_hrnet_w48",)
@@ -129,15 +131,25 @@ def from_function(name: str, classes: int, channels: int) -> nn.Module:
     # an installed command does not look into the working directory by itself
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
-    try:
+    with one_line(name, "cannot be loaded as module:function"):
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise ConfigError(f"the model {name!r} cannot be loaded: {problem}. Expected module:function.") from problem
     if not callable(function):
         raise ConfigError(f"the model {name!r} is a {type(function).__name__}: expected a function that makes a model.")
-    given = {"classes": classes, "channels": channels}
-    taken = inspect.signature(function).parameters
-    model = function(**{key: value for key, value in given.items() if key in taken})
+    with one_line(name, "cannot be made from classes and channels alone"):
+        taken = inspect.signature(function).parameters
+        given = {"classes": classes, "channels": channels}
+        model = function(**{key: value for key, value in given.items() if key in taken})
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model {name!r} made a {type(model).__name__}: expected a torch.nn.Module.")
     return model
+
+
+@contextmanager
+def one_line(name: str, fails: str) -> Iterator[None]:
+    """Raise ConfigError with how a model fails; the user's code may raise anything, and even end the program."""
+    try:
+        yield
+    except ActnnError:
+        raise
+    except (Exception, SystemExit) as problem:
+        raise ConfigError(f"the model {name!r} {fails}: {in_one_line(problem)}") from problem

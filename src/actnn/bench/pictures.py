@@ -33,14 +33,21 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", type=different(one_of(tuple(PICTURES))), help=f"of {', '.join(PICTURES)}")
     arguments = parser.parse_args(argv)
     require("a picture", ["matplotlib"])
+    drawn = 0
     for name in arguments.only or PICTURES:
         source = arguments.results / f"{name}.jsonl"
         if found := harness.records(source):
             paths = [source.with_suffix(ending) for ending in FORMATS]
             PICTURES[name](found, paths)
             print(*paths)
+            drawn += 1
         elif arguments.only:
             raise ConfigError(f"{source} holds no record: run the benchmark with --out {source} first.")
+    if not drawn:
+        raise ConfigError(
+            f"--results {arguments.results} holds no record of {', '.join(PICTURES)}: run one of these benchmarks with "
+            f"--out {arguments.results / 'NAME.jsonl'} first."
+        )
     return 0
 
 

@@ -16,6 +16,8 @@ CHANNELS = (64, 128, 256, 512)
 BASE_DEPTH, BASE_BLOCKS, SECOND_SHARE = 152, (3, 8, 36, 3), 8 / 44
 BASE_WIDTH = 64
 SMALLEST_DEPTH = 110
+# far beyond what any machine trains
+LARGEST_DEPTH = LARGEST_WIDTH = 10_000
 
 
 class Shape(NamedTuple):
@@ -39,8 +41,7 @@ SHAPES = {
 
 def deep(depth: int) -> Shape:
     """Return the shape of the scaled ResNet of a depth, which is that of ResNet-152 at 152."""
-    if depth < SMALLEST_DEPTH:
-        raise ConfigError(f"there is no scaled ResNet of depth {depth}: expected at least {SMALLEST_DEPTH}.")
+    check_scale("depth", depth, SMALLEST_DEPTH, LARGEST_DEPTH)
     second = int((depth - BASE_DEPTH) * SECOND_SHARE)
     first, *middle, last = BASE_BLOCKS
     return Shape((first, middle[0] + second, middle[1] + depth - BASE_DEPTH - second, last), True)
@@ -48,9 +49,14 @@ def deep(depth: int) -> Shape:
 
 def wide(width_per_group: int) -> Shape:
     """Return the shape of the scaled ResNet of a width, which is that of ResNet-152 at 64."""
-    if width_per_group < 1:
-        raise ConfigError(f"there is no scaled ResNet of width {width_per_group}: expected at least 1.")
+    check_scale("width", width_per_group, 1, LARGEST_WIDTH)
     return Shape(BASE_BLOCKS, True, width_per_group)
+
+
+def check_scale(what: str, given: int, least: int, most: int) -> None:
+    """Raise ConfigError where a ResNet cannot be scaled so far."""
+    if not least <= given <= most:
+        raise ConfigError(f"there is no scaled ResNet of {what} {given}: expected at least {least} and at most {most}.")
 
 
 def resnet(shape: Shape, classes: int, channels: int) -> nn.Module:

@@ -13,6 +13,7 @@ from typing import Any
 
 from actnn.bench import harness
 from actnn.bench.children import Told
+from actnn.cli import INTERRUPTED
 from actnn.cli.progress import progress_bars
 from actnn.errors import ConfigError
 
@@ -21,8 +22,6 @@ Record = dict[str, Any]
 Group = Sequence[Settings]
 # measures a group of runs that belong together; tells whenever a step of the work is done
 Measure = Callable[[Group, Told], Sequence[Mapping[str, Any]]]
-
-INTERRUPTED = 130
 
 
 class Display:

@@ -7,6 +7,7 @@ records of one contestant the newest counts.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,34 @@ def convergence(records: Sequence[Record]) -> Table:
     ]
 
 
+def losses(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench losses``: one row a model and contestant, over seeds."""
+    found: dict[tuple[str, str], dict[int, Record]] = {}
+    for record in records:
+        words = f"{model_of(record)}, {record['batch']}, {record['size']}, rate {record['rate']:g}"
+        found.setdefault((words, trainer(record)), {})[record["seed"]] = record
+    heading = ["model, batch, size", "training", "seeds", "first steps", "last steps", "above exact"]
+    return heading, [
+        [
+            words,
+            name,
+            str(len(runs)),
+            *(f"{statistics.fmean(run[part] for run in runs.values()):.3f}" for part in ("first", "last")),
+            NOTHING if name == EXACT else above(runs, found.get((words, EXACT), {})),
+        ]
+        for (words, name), runs in found.items()
+    ]
+
+
+def above(runs: Mapping[int, Record], exact: Mapping[int, Record]) -> str:
+    """Return by how much losses end above those of exact training from the same seeds, with the standard error."""
+    differences = [run["last"] - exact[seed]["last"] for seed, run in runs.items() if seed in exact]
+    if len(differences) < 2:
+        return NOTHING
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    return f"{statistics.fmean(differences):+.3f} ± {error:.3f}"
+
+
 def memory(records: Sequence[Record]) -> Table:
     """Return the table of ``bench memory``: one row a model, batch and contestant, in GiB as the paper counts."""
     newest = {(model_of(record), record["size"], record["batch"], trainer(record)): record for record in records}
@@ -265,4 +294,5 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "fragmentation": fragmentation,
     "variance": variance,
     "convergence": convergence,
+    "losses": losses,
 }

@@ -32,11 +32,14 @@ class Task:
     channels_last: bool = False
     rounding: str = "dither"
     share_codes: bool = True
+    seed: int = 0
+    rate: float = 0.01
+    label_count: int | None = None
 
     @property
     def classes(self) -> int:
         """How many classes the model tells apart."""
-        return CLASSES.get(self.model, IMAGENET_CLASSES)
+        return self.label_count or CLASSES.get(self.model, IMAGENET_CLASSES)
 
     @property
     def size(self) -> int | str:

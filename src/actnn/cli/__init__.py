@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
 from typing import NoReturn
 
 from actnn import __version__
 from actnn.cli.arguments import Parser
 from actnn.errors import ActnnError
+
+INTERRUPTED = 130
+# what a shell reports of a program that wrote to a closed pipe
+PIPE_CLOSED = 141
+# how the system says that output cannot be written
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+GROUP = "bench "
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ COMMANDS = {
     "bench convergence": Command(
         "actnn.bench.convergence:main", "train at every level and width, and compare accuracy"
     ),
+    "bench losses": Command("actnn.bench.losses:main", "compare the losses of real models over their first steps"),
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
     "bench memory": Command("actnn.bench.footprint:main", "weigh training by batch size, as in the paper's table"),
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
@@ -52,8 +63,39 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 1 for an error of actnn, 2 for bad arguments."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run one command and return its exit code: 1 for an error, 2 for bad arguments, 130 when interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # a question mark for what the encoding lacks
+            stream.reconfigure(errors="replace")
+    try:
+        return flushed(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        print("actnn: interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        discard_output()
+        return PIPE_CLOSED
+    except OSError as problem:
+        if problem.errno not in UNWRITABLE:
+            raise
+        discard_output()
+        print(f"actnn: the output cannot be written: {problem}. Make room, or send it elsewhere.", file=sys.stderr)
+        return 1
+
+
+def flushed(arguments: Sequence[str]) -> int:
+    """Run one command and write out what it printed."""
+    try:
+        return run(arguments)
+    finally:
+        # as Python ends, a failure could not be handled any more
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; an error of actnn is one line."""
     name = called(arguments)
     if name is None:
         reject(arguments)
@@ -64,6 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def discard_output() -> None:
+    """Let the rest of the output go nowhere: Python would try to write it once more as it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def called(arguments: Sequence[str]) -> str | None:
     """Return the command that the arguments begin with."""
     return next((name for name in COMMANDS if list(arguments[: len(name.split())]) == name.split()), None)
@@ -71,15 +120,20 @@ def called(arguments: Sequence[str]) -> str | None:
 
 def reject(arguments: Sequence[str]) -> NoReturn:
     """Answer a call without a known command: help and version where asked for, otherwise exit code 2."""
+    group = GROUP if arguments[:1] == GROUP.split() else ""
+    given = arguments[len(group.split()) :]
+    known = {name.removeprefix(group): command for name, command in COMMANDS.items() if name.startswith(group)}
+    width = max(map(len, known))
+    prog = f"actnn {group}".strip()
     parser = Parser(
-        prog="actnn",
-        usage="actnn [--help] [--version] command …",
+        prog=prog,
+        usage=f"{prog} [--help] [--version] command …",
         description="Activation compressed training.",
-        epilog="commands:\n" + "\n".join(f"  {name:<17} {command.summary}" for name, command in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<{width}} {command.summary}" for name, command in known.items()),
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    if arguments and arguments[0].startswith("-"):
-        parser.parse_args(arguments)
-    given = f"unknown command {' '.join(arguments[:2])!r}" if arguments else "no command given"
-    parser.error(f"{given}: expected one of {', '.join(COMMANDS)}")
+    if given and given[0].startswith("-"):
+        parser.parse_args(given)
+    complaint = f"unknown command {given[0]!r}" if given else "no command given"
+    parser.error(f"{complaint}: expected one of {', '.join(known)}")

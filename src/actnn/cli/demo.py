@@ -8,13 +8,14 @@ from typing import Any
 
 from actnn.bench import children
 from actnn.bench.memory import MALLOC_SETTINGS
-from actnn.cli.arguments import Parser, at_least
+from actnn.cli.arguments import at_least, parser_with_example
 from actnn.cli.datasets import DIGITS, DIGITS_SIZE
 from actnn.cli.extras import require
 from actnn.cli.measurement import MEMORY_STEPS, WARM_UP_STEPS, Settings
 from actnn.cli.progress import progress_bars
 from actnn.core.memory import readable
 
+EXAMPLE = "actnn demo --epochs 2 --bits 4"
 # threads that spin while they wait are slow beside whatever else the machine does
 QUIET_THREADS = {"OMP_WAIT_POLICY": "passive"}
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> Settings:
     """Read the arguments."""
-    parser = Parser(prog="actnn demo", description=__doc__.partition(": ")[2])
+    parser = parser_with_example("actnn demo", __doc__.partition(": ")[2], EXAMPLE)
     parser.add_argument("--epochs", type=at_least(1), default=4, help="passes over the training set (default: 4)")
     parser.add_argument("--batch", type=at_least(2), default=64, help="images in a step (default: 64)")
     parser.add_argument("--bits", type=int, choices=range(1, 9), default=2, help="width of a code (default: 2)")

@@ -15,24 +15,29 @@ import numpy as np
 
 from actnn import __version__, kernels
 from actnn.bench.harness import processor
-from actnn.cli.arguments import Parser
+from actnn.cli.arguments import parser_with_example
 from actnn.core.format import TWO_SIDED, Part, Rounding, derive_key, uniform_layout
 from actnn.kernels.numpy_arrays import NumpyArrays
 
+EXAMPLE = "actnn doctor"
 FRAMEWORKS = ("torch", "paddle")
 # what a process prints last that imports a framework
 VERSION = "import {0}; print({0}.__version__)"
 PROGRAMS = {
     "paddle": "import paddle; from actnn.paddle import threads; print(f'{paddle.__version__}; {threads.described()}')"
 }
+# how the finding of a self check begins that did not pass
+FAILED = "FAILED: "
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one line for each thing that was looked at."""
-    Parser(prog="actnn doctor", description=__doc__.partition(": ")[2]).parse_args(argv)
+    """Print one line for each thing that was looked at; return 1 when the self check failed."""
+    parser_with_example("actnn doctor", __doc__.partition(": ")[2], EXAMPLE).parse_args(argv)
+    failed = False
     for label, finding in findings():
         print(f"{label:<16} {finding}", flush=True)
-    return 0
+        failed |= finding.startswith(FAILED)
+    return int(failed)
 
 
 def findings() -> Iterator[tuple[str, str]]:
@@ -84,5 +89,5 @@ def self_check(status: kernels.Status) -> str:
         codes.append(backend.encode(arrays, values, layout, key))
         decoded.append(backend.decode(arrays, codes[-1], layout, Part.WHOLE, "float32"))
     if not np.array_equal(*codes) or not np.array_equal(*decoded):
-        return "FAILED: the native backend does not agree with the reference. Install actnn again."
+        return f"{FAILED}the native backend does not agree with the reference. Install actnn again."
     return f"passed: {codes[0].nbytes} bytes and {values.size} decoded values are equal on both backends"

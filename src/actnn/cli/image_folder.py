@@ -25,6 +25,9 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # photographs show their subject in the middle
 CENTRAL_SHARE = 7 / 8
 READERS = 2
+# the brightest grey of 16 bits; Pillow has more than one mode for it, of which the last may be of 32 bits elsewhere
+BRIGHTEST = 65535
+DEEP, DEEP_FORMATS = "I;16", ("PNG", "PPM")
 
 Labelled = tuple[Path, int]
 
@@ -121,7 +124,7 @@ class FolderImages:
         path = self.files[position][0]
         try:
             with Image.open(path) as image:
-                pixels = self.square(image.convert("RGB"), position, epoch)
+                pixels = self.square(coloured(image), position, epoch)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
             # Pillow's readers raise all of these for damaged files
             raise DataError(f"{path} cannot be read as an image ({problem}): remove or replace it.") from problem
@@ -138,3 +141,16 @@ class FolderImages:
             box = random_box(*image.size, random_of(self.seed, epoch, position))
         scaled = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box[:4])
         return scaled.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if box.mirrored else scaled
+
+
+def coloured(image: Any) -> Any:
+    """Return an image in three channels of 8 bits; raise ValueError where it is not known how bright white is."""
+    from PIL import Image
+
+    if image.mode.startswith(DEEP) or (image.mode == "I" and image.format in DEEP_FORMATS):
+        # Pillow itself would take all above 255 for white
+        grey = (np.asarray(image).astype(np.int64) * 255 + BRIGHTEST // 2) // BRIGHTEST
+        image = Image.fromarray(grey.astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode}, where 8 or 16 bits were expected")
+    return image.convert("RGB")

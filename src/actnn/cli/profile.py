@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -11,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from actnn.bench import children, harness, models
+from actnn.bench.arguments import width
 from actnn.bench.memory import MALLOC_SETTINGS, machine_total
 from actnn.cli.arguments import Parser, at_least
 from actnn.cli.extras import require
+from actnn.cli.files import write_atomically
 from actnn.cli.profile_child import Settings
 from actnn.core.memory import parse_memory
 from actnn.core.policy import LEVELS
@@ -41,20 +45,28 @@ def main(argv: Sequence[str]) -> int:
     for name, settings in (("exact", replace(compressed, level=None)), ("compressed", compressed)):
         profile[name] = measured(name, settings)
     memory = arguments.memory or machine_total()
-    print("\n".join(terminal.lines(profile, arguments.peak, memory)))
-    if arguments.json is not None:
-        write(arguments.json, json.dumps(profile))
-    if arguments.html is not None:
-        write(arguments.html, page.html(profile, memory))
+    try:
+        if arguments.json is not None:
+            write(arguments.json, json.dumps(profile))
+        if arguments.html is not None:
+            write(arguments.html, page.html(profile, memory))
+    finally:
+        # what was measured is not lost with a file that cannot be written, nor a file with output that cannot be
+        print("\n".join(terminal.lines(profile, arguments.peak, memory)))
     return 0
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, and say so."""
+    """Write a file, whole or not at all, and say so."""
+    content = memoryview(text.encode())
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():
+            # a pipe or a terminal, such as /dev/stdout, has no place beside it
+            path.write_bytes(content)
+        else:
+            write_atomically(Path(os.path.realpath(path)), content)
     except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r} ({error.strerror}): choose another file.") from error
+        raise refused(path, error) from error
     print(f"actnn profile: wrote {path}", file=sys.stderr)
 
 
@@ -72,14 +84,25 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one input, instead of --size")
     parser.add_argument("--classes", type=at_least(1), default=1000, help="classes to build for (default: 1000)")
     parser.add_argument("--level", default="L3", choices=LEVELS, help=f"{', '.join(LEVELS)} (default: L3)")
-    parser.add_argument("--bits", type=float, default=2, help="average width of codes (default: 2)")
+    parser.add_argument("--bits", type=width, help="average width of codes (default: the level's)")
     parser.add_argument("--memory", type=amount, help="memory that batches are to fit in (default: this machine's)")
     parser.add_argument("--peak", action="store_true", help="print everything that lives at the peak")
     parser.add_argument("--html", type=Path, help="write a report that opens in any browser, offline")
     parser.add_argument("--json", type=Path, help="write everything that was measured")
     arguments = parser.parse_args(argv)
     arguments.input = arguments.input or (3, arguments.size, arguments.size)
+    if arguments.bits is None:
+        arguments.bits = own_width(arguments.level)
+    files = [os.path.realpath(path) for path in (arguments.html, arguments.json) if path is not None]
+    if len(set(files)) < len(files):
+        parser.error(f"--html and --json both name {str(arguments.html)!r}: give each a file of its own")
     return arguments
+
+
+def own_width(level: str) -> float | None:
+    """Return the width that a level has by itself, None where it has no codes."""
+    widths: list[float] = LEVELS[level].get("activation_compression_bits", [])
+    return widths[0] if widths else None
 
 
 def shape(text: str) -> tuple[int, ...]:
@@ -102,14 +125,24 @@ def check_writable(path: Path | None) -> None:
     """Raise ConfigError before anything is measured for a file that cannot be written."""
     if path is None:
         return
-    existed = path.exists()
+    # where a link leads: the link itself stays
+    place = Path(os.path.realpath(path))
+    existed = place.exists()
     try:
-        with path.open("a"):
+        with place.open("a"):
             pass
         if not existed:
-            path.unlink()
+            place.unlink()
+        elif place.is_file() and not os.access(place.parent, os.W_OK):
+            # it is written beside its place first
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r} ({error.strerror}): choose another file.") from error
+        raise refused(path, error) from error
+
+
+def refused(path: Path, error: OSError) -> ConfigError:
+    """Return the error for a file that the system does not let be written."""
+    return ConfigError(f"cannot write {str(path)!r} ({error.strerror}): choose another file.")
 
 
 def measured(name: str, settings: Settings) -> dict[str, Any]:

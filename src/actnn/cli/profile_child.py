@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actnn.bench import models
-from actnn.bench.children import Told
+from actnn.bench.children import Told, in_one_line
 from actnn.bench.memory import reset_peak, resident
 from actnn.cli.profile_recording import Recorder
 from actnn.cli.training import compressed
@@ -37,7 +39,7 @@ class Settings:
     input: tuple[int, ...]
     classes: int
     level: str | None
-    bits: float
+    bits: float | None
 
 
 class Profiled:
@@ -127,6 +129,12 @@ def tensors(output: Any) -> Iterator[Tensor]:
 def measure(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """Return everything that a report shows of one contestant."""
     settings = Settings(**given | {"input": tuple(given["input"])})
+    with not_ended(settings):
+        return measured(settings)
+
+
+def measured(settings: Settings) -> dict[str, Any]:
+    """Return everything that a report shows of one contestant, while the user's code lets this process live."""
     with one_line(settings):
         profiled = Profiled(settings)
         profiled.step()
@@ -155,12 +163,25 @@ def one_line(settings: Settings) -> Iterator[None]:
         raise
     except Exception as problem:
         # the user's code may raise anything
-        said = str(problem).strip().splitlines()
         shape = "×".join(map(str, (settings.batch, *settings.input)))
         raise ActnnError(
-            f"the model {settings.model!r} fails on an input of {shape}: "
-            f"{type(problem).__name__}: {said[0] if said else 'no message'}"
+            f"the model {settings.model!r} fails on an input of {shape}: {in_one_line(problem)}"
         ) from problem
+
+
+@contextmanager
+def not_ended(settings: Settings) -> Iterator[None]:
+    """Say in one line which function of the user's ended the process."""
+    try:
+        yield
+    except SystemExit as leaving:
+        # exit() is a frame of Python's own
+        frames = [frame for frame in traceback.extract_tb(leaving.__traceback__) if not frame.filename.startswith("<")]
+        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}"
+        raise ActnnError(
+            f"the model {settings.model!r} ended the process with {leaving!r} in {frames[-1].name} ({place}): "
+            "expected a model that returns. Raise an error there instead."
+        ) from leaving
 
 
 def true_peak(step: Callable[[], None]) -> tuple[int | None, int | None]:

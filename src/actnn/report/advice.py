@@ -20,6 +20,7 @@ from actnn.report.blocks import (
     WORKING,
     WORKSPACES,
 )
+from actnn.report.growth import MEASURABLE_BYTES, fitting, tells
 from actnn.report.layers import kept_bytes, total_variance
 from actnn.report.timeline import Timeline
 
@@ -33,6 +34,8 @@ ALTERNATIVES = (
 )
 # a predicted variance of the whole gradient, relative to its squared norm, from which on more bits are advised
 NOISY = 0.5
+# the level that is exact training
+UNCOMPRESSED = "L0"
 # how much more memory than the least a setting with less noise may take to be advised
 CLOSE = 1.15
 
@@ -110,28 +113,60 @@ def sentences(profile: Mapping[str, Any], memory: int | None) -> list[str]:
     found = [saving(exact, run, settings), recommendation(profile), dominating(run["peak"])]
     if (variance := total_variance(run)) is not None:
         found.append(noise(variance))
-    if memory is not None and run["true_peak"] and exact["true_peak"]:
-        batches = [fitting(each, settings["batch"], memory) for each in (exact, run)]
-        found.append(
-            f"In {readable(memory)} a batch of about {batches[1]} should fit, against {batches[0]} with exact training "
-            "(estimated: everything that the step takes grows with the batch)."
-        )
+    if memory is not None and settings["level"] != UNCOMPRESSED and None not in (exact["resident"], run["resident"]):
+        found.append(batches(exact, run, settings, memory))
     return found
+
+
+def batches(exact: Mapping[str, Any], run: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> str:
+    """Say what batch fits into some memory, where that can be told."""
+    counts = [fitting(each, settings, memory) for each in (exact, run)]
+    if not any(counts):
+        return (
+            f"{readable(memory)} hold not even one image: the process has {readable(run['resident'])} before the step "
+            "begins."
+        )
+    if not (tells(exact) and tells(run)):
+        return (
+            f"What batch fits in {readable(memory)} cannot be told: too little of this step grows with the batch. "
+            "Profile a larger --batch."
+        )
+    names = [f"a batch of about {count}" if count else "not even one image" for count in counts]
+    return (
+        f"In {readable(memory)} {names[1]} should fit, against {names[0]} with exact training (estimated from what of "
+        "this step grows with the batch)."
+    )
 
 
 def saving(exact: Mapping[str, Any], run: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Say what a setting saves."""
-    kept, peaks = (kept_bytes(exact), kept_bytes(run)), (peak_of(exact), peak_of(run))
+    kept = kept_bytes(exact), kept_bytes(run)
     swapped = sum(row["swapped_bytes"] for row in run["rows"])
     on_disk = f", {readable(swapped)} of it on disk" if swapped else ""
-    always = sum(run["always_there"].values())
-    totals = always + peaks[0], always + peaks[1]
     width = "" if run["average_bits"] is None else f" at {settings['bits']:g} bits"
     return (
         f"{settings['level']}{width} keeps {readable(kept[1])} for backward instead of "
-        f"{readable(kept[0])} ({times(*kept)}){on_disk}. The peak of a step falls from {readable(peaks[0])} to "
-        f"{readable(peaks[1])} ({times(*peaks)}); with weights, gradients and the optimizer's state, from "
-        f"{readable(totals[0])} to {readable(totals[1])} ({times(*totals)})."
+        f"{readable(kept[0])} ({times(*kept)}){on_disk}. {fall(exact, run, settings['level'])}"
+    )
+
+
+def fall(exact: Mapping[str, Any], run: Mapping[str, Any], level: str) -> str:
+    """Say by how much the peak of a step falls, or that it does not, and why where that is known."""
+    peaks = peak_of(exact), peak_of(run)
+    if level == UNCOMPRESSED:
+        return f"{level} compresses nothing: the peak of a step stays that of exact training, {readable(peaks[0])}."
+    if peaks[1] >= peaks[0]:
+        small = kept_bytes(exact) < MEASURABLE_BYTES
+        reason = ": so small a step keeps too little for anything to be saved" if small else ""
+        return (
+            f"The peak of a step does not fall, {readable(peaks[1])} against {readable(peaks[0])} with exact "
+            f"training{reason}."
+        )
+    always = sum(run["always_there"].values())
+    totals = always + peaks[0], always + peaks[1]
+    return (
+        f"The peak of a step falls from {readable(peaks[0])} to {readable(peaks[1])} ({times(*peaks)}); with weights, "
+        f"gradients and the optimizer's state, from {readable(totals[0])} to {readable(totals[1])} ({times(*totals)})."
     )
 
 
@@ -149,10 +184,11 @@ def recommendation(profile: Mapping[str, Any]) -> str:
     run = profile["compressed"]
     if not run.get("forecasts"):
         return "Profile at level L3 to see what other levels would keep."
-    if kept_bytes(profile["exact"]) < peak_of(profile["exact"]) / 2:
+    kept, peak = kept_bytes(profile["exact"]), peak_of(profile["exact"])
+    if kept < peak / 2:
         return (
-            "Activations are less than half of exact training's peak here: codes cannot lower it much. A larger batch "
-            "or image would change that."
+            "Activations are less than half of exact training's peak here: without all of them it would still be about "
+            f"{readable(peak - kept)}. A larger batch or image would change that."
         )
     swapped = [found for found in run["forecasts"] if found["level"] == "L4"]
     candidates = [found for found in run["forecasts"] if found["level"] != "L4"]
@@ -172,17 +208,13 @@ def recommendation(profile: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-def fitting(run: Mapping[str, Any], batch: int, memory: int) -> int:
-    """Return the largest batch that should fit into some memory."""
-    found = max(0, int(batch * (memory - run["resident"]) / max(1, run["true_peak"])))
-    # two figures: it is no more than an estimate
-    unit = 10 ** max(0, len(str(found)) - 2)
-    return found // unit * unit
-
-
 def peak_of(run: Mapping[str, Any]) -> int:
-    """Return the peak of a step as the system saw it, or as replayed where it does not tell."""
-    return int(run["true_peak"] or run["peak"]["bytes"])
+    """Return the peak of a step as the system saw it, or as replayed where it does not tell.
+
+    The system sees pages that others of the process take as well: of a small step they are most.
+    """
+    seen = run["true_peak"] or 0
+    return int(seen if seen >= MEASURABLE_BYTES else run["peak"]["bytes"])
 
 
 def times(before: float, after: float) -> str:

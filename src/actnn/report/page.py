@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from actnn.report.advice import sentences
+from actnn.report.advice import peak_of, sentences
 from actnn.report.blocks import CATEGORIES
 from actnn.report.layers import kept_bytes, layers, total_variance
 
@@ -50,6 +50,7 @@ def data(profile: Mapping[str, Any], memory: int | None) -> dict[str, Any]:
     runs = {name: {key: profile[name][key] for key in RUN} for name in ("exact", "compressed")}
     for name, run in runs.items():
         run["kept_bytes"] = kept_bytes(profile[name])
+        run["peak_bytes"] = peak_of(profile[name])
     return {
         "settings": profile["settings"],
         "machine": profile["machine"],

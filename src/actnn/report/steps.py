@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from actnn.report.blocks import KEPT
+from actnn.report.growth import extremes
 from actnn.report.timeline import Kind, Timeline, by_category
 from actnn.report.trace import ROOT, Step
 
@@ -38,6 +39,7 @@ def summary(step: Step, timeline: Timeline) -> dict[str, Any]:
             "moments": [vars(moment) for moment in timeline.highest(leaf_runs(step), MOMENTS)],
             "shares": [vars(share) for share in timeline.at_peak()],
         },
+        "extremes": extremes(timeline.pieces),
         "kept": kept_by_layer(step, timeline),
         "stored": step.stored,
     }

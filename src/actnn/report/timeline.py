@@ -45,8 +45,8 @@ class Timeline:
         self.begin = min((start for start, _ in step.phases.values()), default=0.0)
         self.end = max((end for _, end in step.phases.values()), default=0.0)
         self.phases = step.phases
-        self._pieces = [*pieces, *outside_pieces(step)]
-        self._changes = changes(self._pieces)
+        self.pieces = [*pieces, *outside_pieces(step)]
+        self._changes = changes(self.pieces)
         self.peak_time, self.peak_bytes = self._peak()
 
     def _peak(self) -> tuple[float, int]:
@@ -60,7 +60,7 @@ class Timeline:
 
     def held_at(self, time: float) -> list[Piece]:
         """Return what is held at a moment."""
-        return [piece for piece in self._pieces if piece.start <= time < piece.end]
+        return [piece for piece in self.pieces if piece.start <= time < piece.end]
 
     def at_peak(self) -> list[Share]:
         """Return what the peak consists of, largest first."""

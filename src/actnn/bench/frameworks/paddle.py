@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from actnn.bench.frameworks.trainee import MOMENTUM, RATE, Trainee, contest
+from actnn.bench.frameworks.trainee import MOMENTUM, Trainee, contest
 from actnn.bench.task import CHECKPOINT, EXACT, Task
 from actnn.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from paddle import Tensor, nn
 
 BLOCKS = ("BasicBlock", "BottleneckBlock", "DenseLayer", "InvertedResidual")
@@ -29,9 +31,9 @@ class PaddleTrainee(Trainee):
         paddle.base.core.set_num_threads(task.threads)
         # Paddle read it when it was imported; the kernels do in every call
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
-        paddle.seed(0)
+        paddle.seed(task.seed)
         self.model = contest(task, contestant, build(task.model, task.classes), PLAIN)
-        self.optimizer = paddle.optimizer.Momentum(RATE, MOMENTUM, parameters=self.model.parameters())
+        self.optimizer = paddle.optimizer.Momentum(task.rate, MOMENTUM, parameters=self.model.parameters())
         self.load(task)
 
     def load(self, task: Task) -> None:
@@ -40,6 +42,11 @@ class PaddleTrainee(Trainee):
         paddle.seed(1)
         self.images = paddle.randn([task.batch, 3, task.height, task.width])
         self.labels = paddle.randint(0, task.classes, [task.batch])
+
+    def take(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
+        import paddle
+
+        self.images, self.labels = paddle.to_tensor(images), paddle.to_tensor(labels)
 
     def loss(self, outputs: Tensor) -> Tensor:
         from paddle.nn import functional
@@ -59,14 +66,15 @@ class PaddleTrainee(Trainee):
 
 
 def build(name: str, classes: int) -> nn.Layer:
-    """Return a fresh model by the name of its function in ``paddle.vision.models``."""
+    """Return a fresh model by the name of its function in ``paddle.vision.models``, ``vgg16_bn`` with batch norm."""
     from paddle.vision import models
 
-    known = [each for each in models.__all__ if each.islower()]
+    known = {each: {} for each in models.__all__ if each.islower()}
+    known |= {f"{each}_bn": {"batch_norm": True} for each in known if each.startswith("vgg")}
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3) or known
         raise ConfigError(f"Paddle has no model {name!r}: expected a name such as {', '.join(close)}.")
-    return getattr(models, name)(num_classes=classes)
+    return getattr(models, name.removesuffix("_bn"))(num_classes=classes, **known[name])
 
 
 def recomputed(model: nn.Layer) -> nn.Layer:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from actnn.bench import models
 from actnn.bench.checkpointing import checkpointed
-from actnn.bench.frameworks.trainee import MOMENTUM, RATE, Trainee, contest
+from actnn.bench.frameworks.trainee import MOMENTUM, Trainee, contest
 from actnn.bench.task import CHECKPOINT, EXACT, Task
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
 
@@ -31,10 +33,10 @@ class TorchTrainee(Trainee):
         import torch
 
         torch.set_num_threads(task.threads)
-        torch.manual_seed(0)
+        torch.manual_seed(task.seed)
         model = models.build(task.model, classes=task.classes)
         self.model = contest(task, contestant, model.to(memory_format=form_of(task)), PLAIN)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=MOMENTUM)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=task.rate, momentum=MOMENTUM)
         self.load(task)
 
     def load(self, task: Task) -> None:
@@ -45,6 +47,11 @@ class TorchTrainee(Trainee):
         # a segmentation model has a class for every pixel
         places = (task.height, task.width) if task.model in models.SEGMENTATION else ()
         self.labels = torch.randint(0, task.classes, (task.batch, *places))
+
+    def take(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
+        import torch
+
+        self.images, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
 
     def loss(self, outputs: Tensor) -> Tensor:
         from torch.nn import functional

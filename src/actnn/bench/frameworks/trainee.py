@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actnn.bench.task import Task
 from actnn.cli.training import compressed
 
-RATE, MOMENTUM = 0.01, 0.9
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MOMENTUM = 0.9
 
 
 class Trainee(ABC):
@@ -26,6 +30,10 @@ class Trainee(ABC):
     @abstractmethod
     def load(self, task: Task) -> None:
         """Take the ``images`` and ``labels`` of a task, which may be of another size than those before."""
+
+    @abstractmethod
+    def take(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
+        """Take some images ``[count, channels, height, width]`` and their labels instead."""
 
     @abstractmethod
     def loss(self, outputs: Any) -> Any:
@@ -52,10 +60,12 @@ class Trainee(ABC):
         loss.backward()
         self.optimizer.step()
 
-    def step(self, keep_gradients: bool = False) -> None:
-        """Take one step."""
+    def step(self, keep_gradients: bool = False) -> float:
+        """Take one step and return its loss."""
         self.clear(keep_gradients)
-        self.finish(self.forward())
+        loss = self.forward()
+        self.finish(loss)
+        return float(loss)
 
     def kept(self) -> dict[str, int]:
         """Return ``kept_bytes``, all that autograd keeps after a forward, and ``loss_bytes``, the loss's share."""
@@ -78,4 +88,4 @@ def contest(task: Task, contestant: str, model: Any, plain: Mapping[str, Callabl
     if contestant in plain:
         return plain[contestant](model)
     settings: dict[str, Any] = {"share_codes": task.share_codes, "rounding": task.rounding}
-    return compressed(model, contestant, task.width_of(contestant), **settings)
+    return compressed(model, contestant, task.width_of(contestant), seed=task.seed, **settings)

@@ -33,12 +33,23 @@ def main(argv: Sequence[str]) -> int:
         try:
             train(settings, arguments, interruption)
         except Interrupted:
-            say(f"interrupted; all is saved in {arguments.out}, and the same command with --resume goes on from there.")
+            say(f"interrupted{what_is_left(arguments, interruption.begun, 'all is saved')}")
             return interruption.exit_code
         except KeyboardInterrupt:
-            say(f"ended at once; --resume goes on from the last checkpoint in {arguments.out}.")
+            say(f"ended at once{what_is_left(arguments, interruption.begun, 'the last checkpoint is')}")
             return interruption.exit_code
     return 0
+
+
+def what_is_left(arguments: Namespace, begun: bool, saved: str) -> str:
+    """Return in words what a run that was interrupted leaves, and how to go on with it."""
+    out = arguments.out
+    if begun:
+        instead = " instead of --overwrite" if arguments.overwrite else ""
+        return f"; {saved} in {out}, and the same command with --resume{instead} goes on from there."
+    if (out / CHECKPOINT).exists():
+        return f" before it began; the run in {out} is as it was."
+    return " before the first checkpoint; nothing was kept, and the same command begins anew."
 
 
 def train(settings: Settings, arguments: Namespace, interruption: Interruption) -> None:
@@ -67,14 +78,14 @@ def carried_out(
 ) -> Run:
     """Train to the end, and leave the weights in the folder."""
     out: Path = arguments.out
-    if state is None:
-        with said(out):
-            (out / CHECKPOINT).unlink(missing_ok=True)
     leader = next(iter(trainings.values()))
     taken = 0 if state is None else next(iter(state["trainings"].values()))["taken"]
     board = Board(out / EVENTS, taken) if arguments.tensorboard else None
-    journal = Journal(out / LOG, 0 if state is None else state["log"], board)
-    with Display(trainings, leader.steps, taken) as display:
+    if state is None:
+        with said(out):
+            (out / CHECKPOINT).unlink(missing_ok=True)
+    log = Journal(out / LOG, 0 if state is None else state["log"], board)
+    with log as journal, Display(trainings, leader.steps, taken) as display:
         run = Run(
             settings,
             trainings,
@@ -88,9 +99,10 @@ def carried_out(
             arguments.log_every,
         )
         begin(run, state)
+        interruption.begun = True
         run.go()
-    journal.close()
-    checkpoint.write_atomically(out / WEIGHTS, checkpoint.serialized(list(trainings.values())[-1].model.state_dict()))
+    weights = checkpoint.serialized(list(trainings.values())[-1].model.state_dict())
+    checkpoint.write(out / WEIGHTS, weights, kept=out)
     return run
 
 

@@ -6,20 +6,32 @@ reading one runs no code of whoever wrote it.
 
 from __future__ import annotations
 
+import errno
 import io
-import os
 import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from actnn.cli.arguments import MOST_THREADS
+from actnn.cli.files import write_atomically
 from actnn.errors import ActnnError
 
 FORMAT = "actnn train 1"
-ADVICE = "Free some space, or name another --out."
-RESUME = "The last checkpoint in {} stays: free some space and use --resume."
+# what a checkpoint of that format holds besides, and what it holds of each training
+KINDS: Mapping[str, type] = {
+    "settings": dict,
+    "fingerprint": dict,
+    "versions": dict,
+    "threads": int,
+    "trainings": dict,
+    "outcomes": dict,
+    "log": int,
+}
+COUNTS = ("epoch", "done", "taken")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CheckpointError(ActnnError):
@@ -32,8 +44,8 @@ class OutputError(ActnnError, OSError):
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Replace a checkpoint by another; whatever happens, one of the two can be read afterwards."""
-    advice = RESUME.format(path.parent) if path.exists() else ADVICE
-    write_atomically(path, serialized({"format": FORMAT} | state), advice)
+    kept = path.parent if path.exists() else None
+    write(path, serialized({"format": FORMAT} | state), kept)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -51,9 +63,26 @@ def load(path: Path) -> dict[str, Any]:
         # the first line: torch adds a page about unpickling
         reason = str(problem).partition("\n")[0].partition(". ")[0]
         raise CheckpointError(f"the checkpoint {path} cannot be read ({reason}). {advice}") from problem
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not is_whole(state):
         raise CheckpointError(f"{path} is not a checkpoint of this version of actnn train. {advice}")
     return state
+
+
+def is_whole(state: Any) -> bool:
+    """Tell whether something has the parts of a checkpoint; whether they fit a model is another question."""
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        return False
+    if any(type(state.get(name)) is not kind for name, kind in KINDS.items()):
+        return False
+    if state["log"] < 0 or not 1 <= state["threads"] <= MOST_THREADS or not state["trainings"]:
+        return False
+    trainings = state["trainings"].values()
+    return all(isinstance(one, dict) and all(is_count(one.get(name)) for name in COUNTS) for one in trainings)
+
+
+def is_count(value: Any) -> bool:
+    """Tell whether something counts steps or epochs."""
+    return type(value) is int and value >= 0
 
 
 def serialized(state: Any) -> memoryview:
@@ -68,31 +97,21 @@ def serialized(state: Any) -> memoryview:
     return buffer.getbuffer()
 
 
-def write_atomically(path: Path, content: memoryview, advice: str = ADVICE) -> None:
-    """Let a file hold some bytes as soon as it has its name; where that fails, what had the name keeps it."""
-    unfinished = path.with_name(f"{path.name}.part")
-    with said(path, advice):
-        try:
-            with unfinished.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-        # the new name is on disk only when the folder is
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+def write(path: Path, content: memoryview, kept: Path | None = None) -> None:
+    """Write a file of a run, whole or not at all; ``kept`` is where a checkpoint stays if that fails."""
+    with said(path, kept):
+        write_atomically(path, content)
 
 
 @contextmanager
-def said(path: Path, advice: str = ADVICE) -> Iterator[None]:
-    """Turn the system's refusal to write a file into one clear line."""
+def said(path: Path, kept: Path | None = None) -> Iterator[None]:
+    """Turn the system's refusal to write a file into one clear line; ``kept`` is where a checkpoint stays."""
     try:
         yield
     except OSError as problem:
+        is_full = problem.errno in FULL
+        advice = "Free some space, or name another --out." if is_full else "Name another --out."
+        if kept is not None:
+            remedy = "free some space" if is_full else "put that right"
+            advice = f"The last checkpoint in {kept} stays: {remedy} and use --resume."
         raise OutputError(f"{path} cannot be written: {problem.strerror or problem}. {advice}") from problem

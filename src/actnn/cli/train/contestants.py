@@ -12,7 +12,7 @@ from actnn.cli.augmentation import Shifted
 from actnn.cli.datasets import DataError, DataSet
 from actnn.cli.extras import require
 from actnn.cli.image_folder import image_folder
-from actnn.cli.train.options import SIZE, Settings
+from actnn.cli.train.options import IDX, SIZE, Settings
 from actnn.cli.training import Training, compressed, step_count
 from actnn.errors import ConfigError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 EXACT = "exact"
-IDX = "idx:"
 NAMED = ("digits", "fashion-mnist")
 # images that are looked at to tell a set from another
 SOME = 8
@@ -92,9 +91,10 @@ def training(settings: Settings, data: DataSet, exact: bool) -> Training:
 
     torch.manual_seed(settings.seed)
     image = data.test.batch(torch.arange(1), None)[0]
-    model = models.build(settings.model, classes=data.classes, channels=image.shape[1])
-    if settings.channels_last:
-        model = model.to(memory_format=torch.channels_last)
+    with models.one_line(settings.model, "cannot be made"):
+        model = models.build(settings.model, classes=data.classes, channels=image.shape[1])
+        if settings.channels_last:
+            model = model.to(memory_format=torch.channels_last)
     check_takes(model, image, settings.model)
     if not exact:
         model = compressed(model, settings.level, settings.bits, seed=settings.seed, memory=settings.memory)
@@ -112,15 +112,11 @@ def training(settings: Settings, data: DataSet, exact: bool) -> Training:
 
 
 def check_takes(model: nn.Module, image: Any, name: str) -> None:
-    """Raise ConfigError where a model cannot take images of this size, before anything else is done."""
+    """Raise ConfigError where a model cannot take images of this size or learn, before anything else is done."""
     import torch
 
-    model.eval()
-    try:
-        with torch.no_grad():
-            model(image)
-    except (RuntimeError, ValueError, AssertionError) as problem:
-        reason = str(problem).partition("\n")[0]
-        raise ConfigError(
-            f"the model {name!r} does not take images of {tuple(image.shape[1:])} (channels, height, width): {reason}"
-        ) from problem
+    shape = tuple(image.shape[1:])
+    with models.one_line(name, f"does not take images of {shape} (channels, height, width)"), torch.no_grad():
+        model.eval()(image)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"the model {name!r} has no parameters to train: expected some with requires_grad.")

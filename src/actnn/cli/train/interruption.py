@@ -16,10 +16,14 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Notes, while it is entered, that somebody asks the run to end; whoever asks twice gets it at once."""
+    """Notes, while it is entered, that somebody asks the run to end; whoever asks twice gets it at once.
+
+    ``begun`` is whether the run has a checkpoint of its own by then.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.begun = False
         self._before: dict[int, Any] = {}
 
     @property

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from actnn.cli.train.checkpoint import said
+from actnn.cli.train.checkpoint import OutputError, said
 
 FIGURES = ("loss", "accuracy", "rate", "images_per_second", "kept_bytes", "resident_bytes")
 
 
 class Journal:
-    """The log of one run, open for writing."""
+    """The log of one run, open for writing until it is left."""
 
     def __init__(self, path: Path, length: int, board: Board | None = None) -> None:
         self.path = path
@@ -45,10 +48,28 @@ class Journal:
 
     def close(self) -> None:
         """Write no more."""
+        try:
+            if self.board is not None:
+                self.board.close()
+        finally:
+            with said(self.path):
+                self._file.close()
+
+    def discard(self) -> None:
+        """Leave nothing of what was written."""
+        with suppress(OutputError):
+            self.close()
         if self.board is not None:
-            self.board.close()
-        with said(self.path):
-            self._file.close()
+            self.board.discard()
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+        # a run that fails says why it did, not what closing its log says then
+        with suppress(OutputError) if error else nullcontext():
+            self.close()
 
 
 class Board:
@@ -57,14 +78,39 @@ class Board:
     def __init__(self, folder: Path, steps: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=steps)
+        self.folder = folder
+        self._before = set(folder.glob("*"))
+        # the writer's thread prints a traceback of what the next call raises
+        self._hook, threading.excepthook = threading.excepthook, self._pass_on
+        try:
+            with said(folder):
+                self._writer = SummaryWriter(str(folder), purge_step=steps)
+        except BaseException:
+            threading.excepthook = self._hook
+            raise
 
     def write(self, event: str, record: dict[str, Any]) -> None:
         """Add the figures of an event."""
-        for name in FIGURES:
-            if record.get(name) is not None:
-                self._writer.add_scalar(f"{event} {name}/{record['training']}", record[name], record["step"])
+        with said(self.folder):
+            for name in FIGURES:
+                if record.get(name) is not None:
+                    self._writer.add_scalar(f"{event} {name}/{record['training']}", record[name], record["step"])
 
     def close(self) -> None:
         """Write no more."""
-        self._writer.close()
+        try:
+            with said(self.folder):
+                self._writer.close()
+        finally:
+            threading.excepthook = self._hook
+
+    def discard(self) -> None:
+        """Remove what was written, and the folder if nothing else is in it."""
+        for path in set(self.folder.glob("*")) - self._before:
+            path.unlink()
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    def _pass_on(self, failed: threading.ExceptHookArgs) -> None:
+        if not issubclass(failed.exc_type, OSError):
+            self._hook(failed)

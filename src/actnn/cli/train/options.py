@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import re
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 
 from actnn.bench import models
 from actnn.bench.arguments import amount, width
-from actnn.cli.arguments import Parser, at_least, number_from
+from actnn.cli.arguments import LARGEST, MOST_THREADS, Parser, at_least, folder, number_from
 from actnn.cli.training import PEAK_RATE, Recipe
 from actnn.core.policy import LEVELS
 from actnn.errors import ConfigError
@@ -21,11 +21,12 @@ EXAMPLE = "actnn train --data digits --model small_resnet --level L3 --epochs 2 
 DESCRIPTION = """\
 Train an image classifier with compressed activations. A run that was killed or interrupted goes on with the same
 command and --resume, and ends with the very weights that it would have had anyway."""
-SIZE = 224
+SIZE, MOST_SIZE = 224, 16384
+IDX = "idx:"
 MOMENTUM, WEIGHT_DECAY, WARM_UP = 0.9, 5e-4, 0.1
 MOST_SEED = 2**63 - 1
 
-positive = number_from(5e-324, 1.7e308, "a number above 0")
+positive = number_from(5e-324, LARGEST, f"a number above 0 and up to {LARGEST:g}")
 share = number_from(0, 0.999, "a share from 0 to 0.999")
 
 
@@ -123,9 +124,14 @@ def parse(argv: Sequence[str]) -> tuple[Settings, Namespace]:
     if arguments.resume and arguments.overwrite:
         parser.error("--resume goes on with a run and --overwrite replaces it: choose one")
     if arguments.out is None:
-        name = "-".join((settings.data.rsplit("/", 1)[-1], settings.model, settings.level))
-        arguments.out = Path("runs") / re.sub(r"[^\w.-]+", "-", name)
+        arguments.out = Path("runs") / own_name(settings)
     return settings, arguments
+
+
+def own_name(settings: Settings) -> str:
+    """Return what a run is called where nobody named a folder for it; the name does not begin as a hidden file's."""
+    images = os.path.basename(os.path.abspath(settings.data.removeprefix(IDX)))
+    return re.sub(r"[^\w.-]+", "-", "-".join((images, settings.model, settings.level))).lstrip("-.")
 
 
 def add_data(parser: Parser) -> None:
@@ -133,13 +139,17 @@ def add_data(parser: Parser) -> None:
     group = parser.add_argument_group("images")
     group.add_argument(
         "--data",
+        type=images,
         default="digits",
         help="digits, fashion-mnist, idx:FOLDER with IDX files, or a folder with a sub-folder for each class, "
         "or with such folders in train and val (default: digits)",
     )
     group.add_argument("--data-dir", metavar="FOLDER", default=None, help="where the files of fashion-mnist lie")
     group.add_argument(
-        "--size", type=at_least(8), default=None, help=f"side of a folder's images in pixels (default: {SIZE})"
+        "--size",
+        type=at_least(8, MOST_SIZE),
+        default=None,
+        help=f"side of a folder's images in pixels (default: {SIZE})",
     )
     group.add_argument("--images", type=at_least(2), default=None, help="learn from only so many (default: all)")
     group.add_argument(
@@ -180,20 +190,22 @@ def add_recipe(parser: Parser) -> None:
     group.add_argument("--momentum", type=share, default=MOMENTUM, help=f"default: {MOMENTUM}")
     group.add_argument(
         "--weight-decay",
-        type=number_from(0, math.inf, "a number of at least 0"),
+        type=number_from(0, LARGEST, f"a number from 0 to {LARGEST:g}"),
         default=WEIGHT_DECAY,
         help=f"default: {WEIGHT_DECAY}",
     )
     group.add_argument("--label-smoothing", type=share, default=0.0, help="default: 0")
     group.add_argument("--amp", choices=("bf16",), default=None, help="compute in bfloat16 where that is safe")
     group.add_argument("--channels-last", action="store_true", default=False, help="lay images out channels last")
-    group.add_argument("--seed", type=seed, default=0, help="of weights, order and noise (default: 0)")
+    group.add_argument(
+        "--seed", type=at_least(0, MOST_SEED), default=0, help="of weights, order and noise (default: 0)"
+    )
 
 
 def add_run(parser: Parser) -> None:
     """Add the arguments on which the result does not depend."""
     group = parser.add_argument_group("run")
-    group.add_argument("--out", type=Path, default=None, help="folder of checkpoint and log (default: in runs/)")
+    group.add_argument("--out", type=folder, default=None, help="folder of checkpoint and log (default: in runs/)")
     group.add_argument("--resume", action="store_true", default=False, help="go on where the run in --out was")
     group.add_argument("--overwrite", action="store_true", default=False, help="replace the run in --out")
     group.add_argument(
@@ -204,7 +216,9 @@ def add_run(parser: Parser) -> None:
         help="steps, or seconds such as 30s (default: 60s), besides after each epoch",
     )
     group.add_argument("--log-every", type=at_least(1), default=10, metavar="N", help="steps (default: 10)")
-    group.add_argument("--threads", type=at_least(1), default=None, help="default: as many as torch chooses")
+    group.add_argument(
+        "--threads", type=at_least(1, MOST_THREADS), default=None, help="default: as many as torch chooses"
+    )
     group.add_argument("--tensorboard", action="store_true", default=False, help="write events for TensorBoard too")
 
 
@@ -219,9 +233,7 @@ def every(text: str) -> Every:
     return Every(seconds=number) if seconds else Every(steps=int(number))
 
 
-def seed(text: str) -> int:
-    """Read a seed."""
-    number = at_least(0)(text)
-    if number > MOST_SEED:
-        raise ArgumentTypeError(f"{text!r} is larger than {MOST_SEED}")
-    return number
+def images(text: str) -> str:
+    """Read which images; a folder without a name would be the working directory."""
+    folder(text.removeprefix(IDX))
+    return text

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from actnn import __version__
+from actnn.bench import models
 from actnn.bench.harness import installed
 from actnn.bench.memory import resident
 from actnn.cli.train import checkpoint
@@ -69,13 +71,27 @@ class Run:
                 if self.interruption.signal is not None:
                     self.save()
                     raise Interrupted
-                for name, training in self.trainings.items():
-                    self.step(name, training)
+                self.take_steps()
                 if self._is_time_to_save():
                     self.save()
             self.save()
             self.end_epoch()
         self.save()
+
+    def take_steps(self) -> None:
+        """Let every training take a step; where one fails, a checkpoint without steps does not stay as a run."""
+        first = self.leader.taken == 0
+        try:
+            with models.one_line(self.settings.model, "fails in its first step") if first else nullcontext():
+                for name, training in self.trainings.items():
+                    self.step(name, training)
+        except Exception:
+            with suppress(OSError):
+                if self._saved_step == 0:
+                    self.path.unlink(missing_ok=True)
+                if first:
+                    self.journal.discard()
+            raise
 
     def step(self, name: str, training: Training) -> None:
         """Let one training take a step, and tell of it."""
@@ -134,14 +150,14 @@ class Run:
         for name, training in self.trainings.items():
             try:
                 training.load_state_dict(state["trainings"][name])
-            except (KeyError, ValueError, RuntimeError) as problem:
+                self.outcomes[name] = Outcome(**state["outcomes"][name])
+            except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as problem:
                 # torch tells all keys, a line each
                 reason = " ".join(str(problem).split())[:LONGEST_REASON]
                 raise CheckpointError(
                     f"the checkpoint {self.path} does not fit {self.settings.model!r} any more ({reason}): bring the "
                     "model of that run back, or name another --out."
                 ) from problem
-            self.outcomes[name] = Outcome(**state["outcomes"][name])
         self._saved_step = self.leader.taken
 
     def _is_time_to_save(self) -> bool:

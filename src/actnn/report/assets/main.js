@@ -18,16 +18,20 @@ function figure(name, value, unit, detail, first = false) {
   return make("div", { class: first ? "figure first" : "figure" }, make("p", { class: "name" }, name), big, make("p", { class: "detail" }, detail));
 }
 
-const peakOf = (run) => run.true_peak || run.peak.bytes;
+function comparison(name, before, after, first = false) {
+  const [more, less] = [Math.max(before, after), Math.min(before, after)];
+  const unit = after < before ? "less" : after > before ? "more" : "as much";
+  return figure(name, ratio(more, less), unit, `${bytes(before)} → ${bytes(after)}`, first);
+}
+
 const always = Object.values(compressed.always_there).reduce((sum, held) => sum + held, 0);
 
 function figures() {
-  const change = (before, after) => `${bytes(before)} → ${bytes(after)}`;
-  const [before, after] = [peakOf(exact), peakOf(compressed)];
+  const [before, after] = [exact.peak_bytes, compressed.peak_bytes];
   find("figures").append(
-    figure("Kept for backward", ratio(exact.kept_bytes, compressed.kept_bytes), "less", change(exact.kept_bytes, compressed.kept_bytes), true),
-    figure("Peak of a step", ratio(before, after), "less", change(before, after), true),
-    figure("With weights, gradients, optimizer", ratio(before + always, after + always), "less", change(before + always, after + always)),
+    comparison("Kept for backward", exact.kept_bytes, compressed.kept_bytes, true),
+    comparison("Peak of a step", before, after, true),
+    comparison("With weights, gradients, optimizer", before + always, after + always),
     data.average_bits === null
       ? figure("Codes", "–", "", "this level keeps none")
       : figure("Codes", data.average_bits.toFixed(2), "bits a value", data.variance === null ? "" : `noise ${scientific(data.variance)} of |gradient|²`),

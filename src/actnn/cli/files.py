@@ -1,0 +1,26 @@
+"""Files that are whole or not there: written beside their place, flushed to disk and renamed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: memoryview) -> None:
+    """Let a file hold some bytes as soon as it has its name; where that fails, what had the name keeps it."""
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    # the new name is on disk only when the folder is
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
