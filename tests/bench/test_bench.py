@@ -122,6 +122,11 @@ def test_bad_arguments_end_with_exit_code_two(bad, capsys):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+def test_a_level_that_changes_its_process_is_not_timed_beside_others():
+    with pytest.raises(ConfigError, match=r"L3\.1 and L5 changes how the whole process allocates.*bench speed"):
+        step.main(["--contestants", "exact,L3.1,L5"])
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
 def test_the_tables_of_a_page_are_those_of_the_committed_records(page):
     arguments = ["--file", str(ROOT / page), "--results", str(ROOT / "results"), "--check"]

@@ -148,6 +148,19 @@ def test_memory_is_measured_where_it_fits_and_computed_where_not(capsys):
     assert large["activation_bytes"] / 1000 == pytest.approx(exact["activation_bytes"] / 4, rel=0.05)
 
 
+def test_what_was_computed_is_measured_where_it_fits_by_now(tmp_path, monkeypatch, capsys):
+    figures = {"kept_bytes": 1000, "loss_bytes": 0, "own_bytes": 1000}
+    monkeypatch.setattr(measurements, "memory_of", lambda task, contestant, told: figures | {"total_bytes": 3000})
+    arguments = ["--models", "resnet18", "--size", "32", "--batches", "100", "--contestants", "exact"]
+    arguments += ["--out", str(tmp_path / "records.jsonl")]
+    found = []
+    for limit in ("1MB", "1MB", "8GB", "8GB"):
+        assert footprint.main([*arguments, "--memory-limit", limit]) == 0
+        found += [record["how"] for record in printed(capsys)]
+    assert found == ["computed", "computed", "measured", "measured"]
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 2
+
+
 def test_what_a_level_keeps_is_scaled_from_two_small_batches(monkeypatch, capsys):
     def call(task, contestant, told):
         assert (contestant, task.batch) in {("L3", 2), ("L3", 4)}

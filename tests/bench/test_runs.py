@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
@@ -103,3 +104,21 @@ def test_bars_are_shown_to_somebody_who_watches():
     printed = screen.export_text()
     assert "a line that stays" in printed
     assert "2/2" in printed
+
+
+def test_a_record_says_that_it_was_made_with_changed_sources(tmp_path, monkeypatch):
+    def git(*arguments: str) -> None:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    monkeypatch.chdir(tmp_path)
+    assert harness.commit() is None
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("1")
+    git("init"), git("add", "."), git("commit", "-m", "first")
+    clean = harness.commit()
+    assert len(clean) == 12
+    (tmp_path / "record.jsonl").write_text("{}")
+    assert harness.commit() == clean
+    (tmp_path / "src" / "a.py").write_text("2")
+    assert harness.commit() == f"{clean}-changed"

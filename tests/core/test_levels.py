@@ -69,11 +69,11 @@ def test_the_level_swap_is_l0_with_activations_on_disk():
     assert Config().policy("swap") == replace(Config().policy("L0"), swap=True)
 
 
-def test_a_level_of_one_conversion_keeps_what_is_said_of_the_machine():
-    config = Config()
-    config.swap_dir, config.swap_bytes, config.activation_compression_bits = "/tmp", 2**20, [7]
+def test_a_level_of_one_conversion_keeps_what_is_said_of_the_machine(tmp_path):
+    config, folder = Config(), str(tmp_path)
+    config.swap_dir, config.swap_bytes, config.activation_compression_bits = folder, 2**20, [7]
     policy = config.policy("L4")
-    assert (policy.swap_dir, policy.swap_bytes, policy.bits) == ("/tmp", 2**20, (2,))
+    assert (policy.swap_dir, policy.swap_bytes, policy.bits) == (folder, 2**20, (2,))
 
 
 # defect 9: levels do not reset each other

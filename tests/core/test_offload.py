@@ -113,6 +113,14 @@ def test_a_released_buffer_frees_the_host(offload, arrays):
     np.testing.assert_array_equal(offload.get(numbers[0]), content(0))
 
 
+def test_what_was_released_frees_the_host_when_the_next_step_begins(offload, arrays):
+    numbers = put(offload, arrays, 4)
+    arrays.lane.run(4)
+    offload.release(numbers[1])
+    offload.step_begins()
+    assert numbers[1] not in offload._entries
+
+
 def test_a_buffer_released_on_its_way_out_does_not_disturb_the_copy(offload, arrays):
     number = offload.put(arrays, content(0))
     offload.release(number)

@@ -70,6 +70,7 @@ def test_views_count_their_own_elements():
     assert compute_tensor_bytes(torch.zeros(10, 10)[:3]) == 120
 
 
+@pytest.mark.own_process
 def test_this_process_uses_memory_that_grows_with_what_it_holds():
     before = resident_bytes()
     held = np.ones(32 * 2**20, np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from copy import deepcopy
 
 import numpy as np
@@ -329,3 +330,22 @@ def test_a_graph_recorded_before_restore_can_still_run_backward(framework: Frame
     network = ours.restore()
     loss.backward()
     assert "head.weight" in framework.gradients(network)
+
+
+def test_a_model_is_not_converted_twice_under_two_wrappers(framework: Framework):
+    plain = small_network(framework)
+    first = framework.actnn.QModule(plain)
+    for again in (plain, framework.sequential(plain)):
+        with pytest.raises(actnn.ConfigError, match=r"belongs to a model that was converted already.*restore\(\)"):
+            framework.actnn.QModule(again)
+    assert first.restore() is plain
+    framework.actnn.QModule(framework.sequential(plain))
+
+
+def test_a_model_whose_wrapper_is_gone_can_be_converted_anew(framework: Framework):
+    plain = small_network(framework)
+    types = [type(layer) for _, layer in framework.layers(plain)]
+    framework.actnn.QModule(plain)
+    gc.collect()
+    framework.actnn.QModule(plain).restore()
+    assert [type(layer) for _, layer in framework.layers(plain)] == types

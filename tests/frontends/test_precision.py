@@ -9,6 +9,9 @@ from layer_cases import KINDS, MAPS, NORMS, Case
 from networks import images, small_network
 from steps import check_finite, close, same
 
+from actnn.core.batch_norm import Statistics
+from actnn.core.normalizing import joined
+
 halves = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 # what a norm of gradients may be off: coding at 8 bits, and the rounding of the type itself
 TOLERANCE = {"bfloat16": 0.02, "float16": 0.012}
@@ -90,3 +93,24 @@ def test_large_activations_do_not_overflow_their_scales(framework: Framework):
     layer = framework.layer("Linear", 300, 4)
     found = framework.step(framework.compressed(layer, 2), x, numbers((8, 4)) * 1e-4)
     assert np.isfinite(found.gradients["weight"]).all()
+
+
+class Alone:
+    """A process group of one."""
+
+    def gathered(self, values):
+        """Return the values of every process."""
+        return values[None]
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_an_overflow_in_a_joined_batch_stays_visible(framework: Framework, value: float):
+    def channel(*values: float):
+        return framework.tensor(np.array(values, np.float32))
+
+    tensors = framework.made_by_hand("BatchNorm2d", 2).tensors
+    local = Statistics(channel(value, 1.0), channel(value, 2.0), channel(0.0, 0.0), channel(value, 3.0), 8)
+    found = joined(tensors, local, Alone())
+    assert found.count == 8
+    assert not np.isfinite(framework.array(found.mean)[0])
+    assert framework.array(found.mean)[1] == 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import paddle
 import pytest
@@ -283,3 +285,17 @@ def test_equal_runs_are_equal_bit_for_bit():
     first, second = (compressed(plain, 2, 7, level="L3") for _ in range(2))
     for _ in range(3):
         check_equal(step(first, x), step(second, x))
+
+
+@pytest.mark.parametrize("shape", [[1, 8], [1, 8, 1, 1]], ids=str)
+def test_one_value_a_channel_is_normalised_as_by_the_plain_batch_norm(shape):
+    norm = nn.BatchNorm1D(8) if len(shape) == 2 else nn.BatchNorm2D(8)
+    ours, found = actnn.QModule(deepcopy(norm), level="L3"), []
+    for layer in (norm, ours):
+        x = paddle.arange(8, dtype="float32").reshape(shape)
+        x.stop_gradient = False
+        y = layer(x * 1.0)
+        (y * y).sum().backward()
+        found.append([y, x.grad, layer._mean, layer._variance])
+    for plain, ours in zip(*found, strict=True):
+        same(ours.numpy(), plain.numpy())

@@ -240,6 +240,10 @@ class Framework(ABC):
         """Record nothing."""
 
     @abstractmethod
+    def enable_gradients(self) -> None:
+        """Record again where a failed backward left that off."""
+
+    @abstractmethod
     def autocast(self, dtype: str) -> AbstractContextManager[Any]:
         """Let the framework choose types."""
 

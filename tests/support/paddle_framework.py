@@ -131,6 +131,9 @@ class Paddle(Framework):
     def no_grad(self):
         return paddle.no_grad()
 
+    def enable_gradients(self):
+        paddle.set_grad_enabled(True)
+
     def autocast(self, dtype):
         return paddle.amp.auto_cast(dtype=dtype)
 

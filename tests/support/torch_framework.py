@@ -118,6 +118,9 @@ class Torch(Framework):
     def no_grad(self):
         return torch.no_grad()
 
+    def enable_gradients(self):
+        torch.set_grad_enabled(True)
+
     def autocast(self, dtype):
         return torch.autocast("cpu", getattr(torch, dtype))
 

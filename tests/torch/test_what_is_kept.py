@@ -11,6 +11,8 @@ from layer_cases import KINDS, Case
 from torch import nn
 from torch_layers import compressed, images, input_of, plain_layer, small_network
 
+import actnn
+
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
 def test_nothing_is_kept_in_inference_mode(case: Case):
@@ -61,3 +63,18 @@ def test_a_graph_that_is_dropped_frees_its_codes():
         loss = ours(x).square().sum()
     del loss
     assert saved.alive() == []
+
+
+def test_a_memory_budget_counts_sparse_tensors_by_what_they_are_made_of():
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+            self.adjacency = torch.eye(32).to_sparse()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(self.adjacency, self.linear(x))
+
+    model = actnn.QModule(Graph(), memory="100MB")
+    model(torch.randn(32, 64)).sum().backward()
+    assert model.report().other_bytes >= 32 * (2 * 8 + 4)

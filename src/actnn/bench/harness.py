@@ -17,6 +17,9 @@ from actnn.errors import ConfigError
 
 CPU_FLAGS = ("avx2", "fma", "f16c", "bmi2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "sve")
 PACKAGES = ("actnn", "torch", "torchvision", "paddlepaddle", "numpy")
+# what the code that is measured was made from, seen from the top of a checkout; a record is no change of it
+SOURCES = (":/src", ":/native", ":/CMakeLists.txt", ":/pyproject.toml")
+CHANGED = "-changed"
 
 
 def interleaved(
@@ -87,9 +90,17 @@ def installed(name: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Return the commit of the working directory, None outside a checkout."""
+    """Return the commit of the working directory, with a mark where its sources differ; None outside a checkout."""
+    if (head := git("rev-parse", "--short=12", "HEAD")) is None:
+        return None
+    return f"{head}{CHANGED}" if git("status", "--porcelain", "--", *SOURCES) else head
+
+
+def git(*arguments: str) -> str | None:
+    """Return what git answers, None where it has nothing to say."""
+    command = ["git", *arguments]
     try:
-        answer = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return None
     return answer.stdout.strip() or None

@@ -74,13 +74,15 @@ def carry_out(
     again: bool = False,
     any_commit: bool = False,
     steps: int | None = None,
+    counts: Callable[[Record], bool] = lambda record: True,
 ) -> list[Record]:
     """Measure the groups of which a run is not recorded yet; return the newest record of every run.
 
     A run is recorded when the file holds all its settings with the commit of the working directory, or with any.
-    ``words`` describes a run and ``found`` its figures, for people; ``steps`` is how often a measurement tells.
+    ``words`` describes a run and ``found`` its figures, for people; ``steps`` is how often a measurement tells;
+    ``counts`` tells whether a record is as good as a new one.
     """
-    recorded = [] if out is None or again else harness.records(out)
+    recorded = [] if out is None or again else [record for record in harness.records(out) if counts(record)]
     if out is not None:
         writable(out)
     machine = harness.machine()

@@ -14,9 +14,10 @@ from actnn.bench import measurements, runs
 from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
 from actnn.bench.children import Told
 from actnn.bench.runs import Group
-from actnn.bench.task import EXACT, Task, task_of, words_of
+from actnn.bench.task import EXACT, OF_WHOLE_PROCESS, Task, task_of, words_of
 from actnn.cli.arguments import at_least
 from actnn.core.memory import readable
+from actnn.errors import ConfigError
 
 ALLOCATORS = {"default": {}, "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}}
 WEIGHED = ("kept", "forward", "peak")
@@ -51,6 +52,12 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 def measure_all(arguments: Namespace) -> None:
     """Measure the contestants as one group, since their times are compared with each other's."""
+    disturbing = [name for name in arguments.contestants if name in OF_WHOLE_PROCESS]
+    if disturbing and len(arguments.contestants) > 1:
+        raise ConfigError(
+            f"{' and '.join(disturbing)} changes how the whole process allocates memory, which others in turns with it "
+            "would be timed with: give it alone, or use actnn bench speed, where every turn is a process of its own."
+        )
     task = task_of(
         arguments,
         batch=arguments.batch,

@@ -11,6 +11,10 @@ from actnn.core.policy import LEVELS
 
 EXACT, CHECKPOINT = "exact", "checkpoint"
 CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS)
+# levels that change how their whole process allocates memory: nobody can be timed fairly beside them
+OF_WHOLE_PROCESS = tuple(
+    name for name, knobs in LEVELS.items() if knobs.get("arena") or knobs.get("empty_cache_threshold") is not None
+)
 
 # classes and image size of the paper's tables; all other models classify ImageNet's
 CLASSES = {"fcn_hrnet_w48": 19}

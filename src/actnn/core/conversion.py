@@ -67,13 +67,18 @@ class Wrapper:
         """Call the wrapped model, and tell its session what autograd keeps of that."""
         raise NotImplementedError
 
-    def convert(self, model: Any, session: Session, chosen: Sequence[Choice]) -> None:
-        """Let the chosen layers keep codes, and hold the model."""
+    def convert(self, model: Any, session: Session, chosen: Sequence[Choice], shared: Iterable[str]) -> None:
+        """Let the chosen layers keep codes, and hold the model; ``shared`` names the dictionaries that both have."""
         own = self.__dict__
-        own["_previous"] = [(layer, getattr(layer, "site", None)) for layer, _, _ in chosen]
+        own["_previous"] = [(layer, site_by_hand(layer)) for layer, _, _ in chosen]
         for layer, twin, site in chosen:
             twin.adopt(layer, site)
         own["_model"], own["_session"], own["_samples"] = model, session, None
+        session.converted_for(self)
+        for name in shared:
+            own[name] = model.__dict__[name]
+        # the flag is the model's, reached like its other attributes
+        del own["training"]
 
     def set_samples(self, indices: Any) -> None:
         """Tell which samples of the training set the next batches hold, by position; None where that is not known.
@@ -168,6 +173,17 @@ def check_layers(model: Any, layers: Iterable[tuple[str, Any]]) -> None:
     for name, layer in layers:
         if isinstance(layer, Wrapper):
             raise ConfigError(f"{name!r} was converted already. Call restore() on it before converting what holds it.")
+        if isinstance(layer, CompressedLayer) and layer.site.session.in_use:
+            raise ConfigError(
+                f"the layer {name or 'model'!r} belongs to a model that was converted already. Use what QModule "
+                "returned for that, or call restore() on it to convert the model anew."
+            )
+
+
+def site_by_hand(layer: Any) -> Site | None:
+    """Return the site of a layer that was made by hand; None for a plain one, or what a conversion left of one."""
+    site = layer.site if isinstance(layer, CompressedLayer) else None
+    return site if site is not None and site.session.by_hand else None
 
 
 def choose(

@@ -73,6 +73,8 @@ class Call:
         if self.processes is not None:
             statistics = joined(tensors, statistics, self.processes)
         self.statistics, mean = statistics, statistics.mean
+        if not needed:
+            return self.exact(x, mean, statistics.variance, weight, bias)
         state = (self.site, self.readers, self.processes, order)
         if self.shared is not None:
             return self._normalize_shared(self.shared, state, x, weight, bias)
@@ -91,8 +93,6 @@ class Call:
         buffer = session.store.allocate(tensors, layout.nbytes, flat)
         key = session.key(self.site)
         code = backend.normalize(tensors, flat, order.flat(y), channels, normalization, layout, key, buffer)
-        if not needed:
-            return y
         code = self.site.store(tensors, code)
         threshold = None if family.affine else normalization.threshold
         self.backward = Backward(*state, layout, statistics.count, record)
@@ -186,7 +186,7 @@ def observe(
 
 def joined(tensors: Tensors, local: rules.Statistics, processes: Processes) -> rules.Statistics:
     """Return the statistics of the joined batch of all processes."""
-    count = 0.0 * local.mean[:1] + float(local.count)
+    count = tensors.per_channel(None, float(local.count), local.mean[:1])
     mine = tensors.concatenate([local.mean, local.variance, local.low, local.high, count], 0)
     table = processes.gathered(mine)
     channels = len(local.mean)

@@ -108,6 +108,11 @@ class Offload:
         """Forget a buffer; waits for nobody (rule 3)."""
         self._released.append(number)
 
+    def step_begins(self) -> None:
+        """Let go of what was released since: in evaluation nothing else asks for that."""
+        with self._lock:
+            self._settle()
+
     def close(self) -> None:
         """Forget all buffers, once no copy needs them any more."""
         with self._lock:

@@ -120,7 +120,7 @@ class Report:
                 f"{self.planes_per_element:.2f} with the signs that ReLU layers read from them"
             )
         if self.swapped_bytes:
-            sentences.append(f"{readable(self.swapped_bytes)} of what is kept went to disk")
+            sentences.append(f"{readable(self.swapped_bytes)} of what is kept was swapped out")
         if self.limit is not None:
             held = self.kept_bytes + self.other_bytes
             sentences.append(

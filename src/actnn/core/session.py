@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -66,6 +67,7 @@ class Session:
         self._backward_seen = False
         # whether forwards of the whole model tell when they begin; layers made by hand have none
         self._whole = False
+        self._wrapper: weakref.ref[Any] | None = None
 
     def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False) -> Site:
         """Return a new site; its width is checked here, so that a bad group fails at conversion."""
@@ -73,6 +75,20 @@ class Session:
         if self.policy.compress and site.bits:
             self.sites.append(site)
         return site
+
+    def converted_for(self, wrapper: Any) -> None:
+        """Note the wrapper of the model whose layers were converted for this session."""
+        self._wrapper = weakref.ref(wrapper)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether this session is that of a layer made by hand."""
+        return self._wrapper is None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a converted model goes on with this session."""
+        return self._wrapper is not None and self._wrapper() is not None and not self.closed
 
     @property
     def swaps_activations(self) -> bool:
@@ -233,8 +249,8 @@ class Session:
         load_state(self, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        # tags belong to tensors of this process
-        return self.__dict__ | {"tags": Tags(), "store": None}
+        # tags belong to tensors of this process, and the wrapper to the session that is copied
+        return self.__dict__ | {"tags": Tags(), "store": None, "_wrapper": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state

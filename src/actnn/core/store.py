@@ -101,6 +101,10 @@ class Swap(Memory):
             return self._offload.get(number - OFFLOADED)
         return arrays.from_numpy(self._store.get(number))
 
+    def step_begins(self) -> None:
+        self._offload.step_begins()
+        super().step_begins()
+
     def statistics(self) -> SwapStatistics:
         """Return what went to disk and came back."""
         return self._store.statistics()

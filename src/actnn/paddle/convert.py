@@ -19,6 +19,9 @@ from actnn.paddle.layers import COMPRESSED
 from actnn.paddle.memory import KeptBytes, trim_caches
 from actnn.paddle.swapping import SwappedActivations
 
+# the model's own dictionaries, which its wrapper has too
+SHARED = ("_parameters", "_buffers", "_sub_layers", "_non_persistable_buffer_names_set")
+
 
 class QModule(Wrapper, nn.Layer):
     """A model whose layers keep codes instead of activations.
@@ -41,12 +44,7 @@ class QModule(Wrapper, nn.Layer):
         stream = dist.get_rank() if dist.is_initialized() else 0
         session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
         layers = list(model.named_sublayers(include_self=True))
-        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Layer)))
-        own = self.__dict__
-        for shared in ("_parameters", "_buffers", "_sub_layers", "_non_persistable_buffer_names_set"):
-            own[shared] = model.__dict__[shared]
-        # the flag is the model's, reached like its other attributes
-        del own["training"]
+        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Layer)), SHARED)
 
     def _recording(self) -> bool:
         return paddle.is_grad_enabled()

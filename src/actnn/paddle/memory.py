@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import paddle
 from paddle import Tensor, nn
 
+from actnn.core.saved import Blocks, Left
 from actnn.core.usage import memory_usage
 from actnn.paddle.hooks import SavedTensorHooks, apart
+from actnn.paddle.tensors import ARRAYS
 
 
 def device_bytes() -> int:
@@ -29,15 +29,13 @@ class KeptBytes(SavedTensorHooks):
     purpose, instead = "memory= measures what a forward keeps", "widths instead of memory="
 
     def __init__(self, model: nn.Layer) -> None:
-        own = (*model.parameters(), *model.buffers())
-        self._own = {tensor.data_ptr() for tensor in own}
-        self._blocks: dict[int, int] = {}
-        super().__init__(self._note, _unchanged)
+        self._blocks = Blocks(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers()))
+        super().__init__(self._note, lambda kept: kept.unchanged(ARRAYS))
 
     @property
     def total(self) -> int:
         """Bytes counted so far."""
-        return sum(self._blocks.values())
+        return self._blocks.total
 
     def __enter__(self) -> KeptBytes:
         super().__enter__()
@@ -51,10 +49,11 @@ class KeptBytes(SavedTensorHooks):
         except ValueError:
             return False
 
-    def _note(self, tensor: Tensor) -> Tensor:
-        if tensor.data_ptr() not in self._own:
-            self._blocks[tensor.data_ptr()] = tensor.size * tensor.element_size()
-        return apart(tensor)
+    def _note(self, tensor: Tensor) -> Left:
+        # a sparse tensor has no address
+        if tensor.is_dense():
+            self._blocks.count(tensor.data_ptr(), ARRAYS.nbytes(tensor))
+        return Left.of(ARRAYS, apart(tensor))
 
 
 def trim_caches(model: nn.Layer, threshold: float) -> None:
@@ -64,7 +63,3 @@ def trim_caches(model: nn.Layer, threshold: float) -> None:
         reserved, used = paddle.device.cuda.memory_reserved(index), paddle.device.cuda.memory_allocated(index)
         if reserved - used > threshold * reserved:
             paddle.device.cuda.empty_cache()
-
-
-def _unchanged(kept: Any) -> Any:
-    return kept

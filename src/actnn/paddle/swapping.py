@@ -5,10 +5,11 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor, nn
 
+from actnn.core.saved import Left
 from actnn.core.session import Session
 from actnn.core.site import Site
 from actnn.core.store import LEAST_BYTES
-from actnn.core.swapping import Left, Swapped
+from actnn.core.swapping import Swapped
 from actnn.paddle.hooks import SavedTensorHooks, apart
 from actnn.paddle.tensors import ARRAYS
 

@@ -18,6 +18,9 @@ from actnn.torch.layers import COMPRESSED
 from actnn.torch.memory import KeptBytes, trim_caches
 from actnn.torch.swapping import SwappedActivations
 
+# the model's own dictionaries, which its wrapper has too
+SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
 
 class QModule(Wrapper, nn.Module):
     """A model whose layers keep codes instead of activations.
@@ -40,12 +43,7 @@ class QModule(Wrapper, nn.Module):
         stream = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
         layers = list(model.named_modules())
-        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Module)))
-        own = self.__dict__
-        for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            own[shared] = model.__dict__[shared]
-        # the flag is the model's, reached like its other attributes
-        del own["training"]
+        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Module)), SHARED)
 
     def _recording(self) -> bool:
         return torch.is_grad_enabled()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from actnn.core.usage import memory_usage
+from actnn.core.saved import Blocks, Left
+from actnn.core.usage import compute_tensor_bytes, memory_usage
+from actnn.torch.tensors import ARRAYS
 
 ACCELERATORS = ("cuda", "xpu", "mtia")
 # the functions by which torch tells of, and empties, a cache of device memory
@@ -33,25 +33,32 @@ class KeptBytes(saved_tensors_hooks):
 
     def __init__(self, model: nn.Module) -> None:
         # by address: a linear layer saves a view of its weight
-        own = (*model.parameters(), *model.buffers())
-        self._own = {tensor.untyped_storage().data_ptr() for tensor in own}
-        self._blocks: dict[int, int] = {}
-        super().__init__(self._note, _unchanged)
+        self._blocks = Blocks(map(address, (*model.parameters(), *model.buffers())))
+        super().__init__(self._note, lambda kept: kept.unchanged(ARRAYS))
 
     @property
     def total(self) -> int:
         """Bytes counted so far."""
-        return sum(self._blocks.values())
+        return self._blocks.total
 
     def __enter__(self) -> KeptBytes:
         super().__enter__()
         return self
 
-    def _note(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._own:
-            self._blocks[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    def _note(self, tensor: Tensor) -> Left:
+        whole = compute_tensor_bytes(tensor) if is_sparse(tensor) else tensor.untyped_storage().nbytes()
+        self._blocks.count(address(tensor), whole)
+        return Left.of(ARRAYS, tensor)
+
+
+def address(tensor: Tensor) -> int:
+    """Return where a tensor's memory is, or the tensor itself where it lies in several places."""
+    return id(tensor) if is_sparse(tensor) else tensor.untyped_storage().data_ptr()
+
+
+def is_sparse(tensor: Tensor) -> bool:
+    """Tell whether a tensor has no memory of its own, but is made of others."""
+    return tensor.layout is not torch.strided
 
 
 def trim_caches(model: nn.Module, threshold: float) -> None:
@@ -63,7 +70,3 @@ def trim_caches(model: nn.Module, threshold: float) -> None:
             reserved, used = module.memory_reserved(device), module.memory_allocated(device)
             if reserved - used > threshold * reserved:
                 module.empty_cache()
-
-
-def _unchanged(kept: Any) -> Any:
-    return kept

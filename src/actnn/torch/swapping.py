@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from actnn.core.saved import Left
 from actnn.core.session import Session
 from actnn.core.site import Site
 from actnn.core.store import LEAST_BYTES
-from actnn.core.swapping import Left, Swapped
+from actnn.core.swapping import Swapped
 from actnn.torch.tensors import ARRAYS
 
 

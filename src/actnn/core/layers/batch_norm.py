@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from actnn.core import batch_norm as rules
@@ -36,9 +37,12 @@ class BatchNormLayer(CompressedLayer):
             self.site.keeps(exact_bytes, exact_bytes)
             return self.plain.forward(self, x)
         order = self.order(x)
-        self.check_input(x, order, processes)
-        shared = self.shared_code(x)
-        if shared is None and processes is None and self.too_small(x, order):
+        self.check_channels(x, order)
+        single = processes is None and math.prod(order.rows) == order.channels.count
+        if single:
+            self.check_single(x)
+        shared = None if single else self.shared_code(x)
+        if single or (shared is None and processes is None and self.too_small(x, order)):
             self.site.keeps(exact_bytes, exact_bytes)
             return self.plain.forward(self, x)
         self.site.session.check_open()
@@ -57,19 +61,16 @@ class BatchNormLayer(CompressedLayer):
         assert call.backward is not None
         return None if call.backward.layout.family.affine else self.bypass(x, call)
 
-    def check_input(self, x: Array, order: Order, processes: Processes | None) -> None:
-        """Raise a typed error unless ``x`` is what this layer takes."""
+    def check_channels(self, x: Array, order: Order) -> None:
+        """Raise a typed error unless ``x`` has as many channels as this layer."""
         channels, expected = order.channels.count, self.features()
         if channels != expected:
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {expected} channels."
             )
-        samples, elements = order.rows
-        if processes is None and samples * elements == channels:
-            raise ShapeError(
-                f"{self.site.name!r} was given one value a channel (shape {tuple(x.shape)}), whose variance means "
-                "nothing: train it with larger batches, or put it into eval()."
-            )
+
+    def check_single(self, x: Array) -> None:
+        """Raise a typed error where the plain layer refuses one value a channel in training."""
 
     def shared_code(self, x: Array) -> Kept | None:
         """Return a code of the input itself that another layer made."""

@@ -9,6 +9,8 @@ NOTE [PyLayer]
 4. ``paddle.grad`` with respect to some of the tensors that a loss depends on fails in Paddle itself where a PyLayer has
    several: it wants None for the others, and nothing tells a backward which they are.
 5. A saved None would be given to saved-tensor hooks.
+6. Paddle checks the versions of what its own operations save, and of nothing that a PyLayer saves. Somebody's hooks may
+   have put another tensor in the place of a saved one, with versions of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from paddle import Tensor
 from paddle.autograd import PyLayer
 
 from actnn.core.kept import backward_begins
+from actnn.core.saved import Left
 from actnn.core.site import Site
 from actnn.errors import UnsupportedError
+from actnn.paddle.tensors import ARRAYS
 
 
 class Inputs:
@@ -103,11 +107,17 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 def save(ctx: Any, *tensors: Tensor | None) -> None:
     """Let autograd keep some tensors, None among them (rule 5)."""
-    ctx.present = tuple(tensor is not None for tensor in tensors)
-    ctx.save_for_backward(*(tensor for tensor in tensors if tensor is not None))
+    present = [tensor for tensor in tensors if tensor is not None]
+    ctx.marks = [None if tensor is None else (tensor.data_ptr(), ARRAYS.version(tensor)) for tensor in tensors]
+    ctx.save_for_backward(*present)
 
 
 def saved(ctx: Any) -> list[Tensor | None]:
-    """Return what ``save`` was given."""
+    """Return what ``save`` was given, unless it was changed meanwhile (rule 6)."""
     kept = iter(ctx.saved_tensor())
-    return [next(kept) if present else None for present in ctx.present]
+    return [None if mark is None else unchanged(next(kept), *mark) for mark in ctx.marks]
+
+
+def unchanged(tensor: Tensor, address: int, version: int) -> Tensor:
+    """Return a saved tensor; raise SessionError where its memory was changed since."""
+    return Left(tensor, version).unchanged(ARRAYS) if tensor.data_ptr() == address else tensor

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from actnn.core import batch_norm as rules
 from actnn.core.layers.batch_norm import BatchNormLayer
 from actnn.core.normalizing import Call
+from actnn.errors import ShapeError
 from actnn.torch.functions.batch_norm import (
     BatchNormFunction,
     Bypass,
@@ -27,6 +28,13 @@ class CompressedBatchNorm(Compressed, BatchNormLayer):
     def check_rank(self, x: Tensor) -> None:
         """Raise torch's error where an input has the wrong number of axes."""
         self._check_input_dim(x)
+
+    def check_single(self, x: Tensor) -> None:
+        """Raise a typed error: torch refuses one value a channel."""
+        raise ShapeError(
+            f"{self.site.name!r} was given one value a channel (shape {tuple(x.shape)}), whose variance means "
+            "nothing: train it with larger batches, or put it into eval()."
+        )
 
     def features(self) -> int:
         """Return the number of channels."""
