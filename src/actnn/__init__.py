@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from actnn.core.conversion import Wrapper, check_layers
-from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
-from actnn.core.usage import compute_tensor_bytes, memory_usage
 from actnn.errors import (
     ActnnError,
     BudgetError,
@@ -21,6 +17,10 @@ from actnn.errors import (
     SwapError,
     UnsupportedError,
 )
+
+if TYPE_CHECKING:
+    from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
+    from actnn.core.usage import compute_tensor_bytes
 
 # resolved on first use, so that a framework is loaded only by those who use it
 _LAZY = dict.fromkeys(
@@ -47,7 +47,14 @@ _LAZY = dict.fromkeys(
         "QAvgPool2d",
     ),
     "actnn.torch",
-)
+) | {
+    # numpy with them: the command line must be able to catch Ctrl-C before that is loaded
+    "QBNScheme": "actnn.core.settings",
+    "QScheme": "actnn.core.settings",
+    "config": "actnn.core.settings",
+    "set_optimization_level": "actnn.core.settings",
+    "compute_tensor_bytes": "actnn.core.usage",
+}
 
 __all__ = [
     "ActnnError",
@@ -67,7 +74,7 @@ __all__ = [
     "get_memory_usage",
     "set_optimization_level",
     "verify",
-    *_LAZY,
+    *(name for name in _LAZY if _LAZY[name] == "actnn.torch"),
 ]
 # the frameworks, by the package in which the types of their models are defined
 _FRONT_ENDS = {"torch": "actnn.torch", "paddle": "actnn.paddle"}
@@ -87,6 +94,8 @@ class _AnyWrapper(type):
     """The type of QModule: models that either front end converted are its instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
+        from actnn.core.conversion import Wrapper
+
         return isinstance(instance, Wrapper)
 
 
@@ -95,6 +104,8 @@ class QModule(metaclass=_AnyWrapper):
 
     def __new__(cls, model: Any, **settings: Any) -> Any:
         """Convert a torch.nn.Module or a paddle.nn.Layer with its own front end's QModule."""
+        from actnn.core.conversion import Wrapper, check_layers
+
         if isinstance(model, Wrapper):
             check_layers(model, ())
         return _front_end("QModule", model).QModule(model, **settings)
@@ -107,21 +118,29 @@ def verify(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 def get_memory_usage(print_info: bool = False) -> int:
     """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
+    from actnn.core.usage import memory_usage
+
     fronts = [front_end for framework, front_end in _FRONT_ENDS.items() if framework in sys.modules]
     loaded = [import_module(f"{front_end}.memory") for front_end in fronts]
     return memory_usage(sum(each.device_bytes() for each in loaded), print_info)
 
 
-try:
-    __version__ = version("actnn")
-except PackageNotFoundError:  # run from the sources
-    __version__ = "0+source"
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("actnn")
+    except PackageNotFoundError:  # run from the sources
+        return "0+source"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name == "__version__":
+        value = _version()
+    elif name in _LAZY:
+        value = getattr(import_module(_LAZY[name]), name)
+    else:
         raise AttributeError(f"module 'actnn' has no attribute {name!r}")
-    value = getattr(import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 

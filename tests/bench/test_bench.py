@@ -50,6 +50,28 @@ def test_a_line_that_is_no_record_is_an_error_that_names_it(line, tmp_path):
         harness.records(out)
 
 
+def test_a_record_that_was_torn_is_left_out_and_written_over(tmp_path):
+    out = tmp_path / "records.jsonl"
+    out.write_bytes(b'{"number": 1}\n{"numb')
+    assert harness.records(out) == [{"number": 1}]
+    harness.append({"number": 2}, out)
+    assert out.read_bytes() == b'{"number": 1}\n{"number": 2}\n'
+
+
+def test_records_are_not_read_from_a_device():
+    with pytest.raises(ConfigError, match="/dev/zero is not a file"):
+        harness.records(Path("/dev/zero"))
+
+
+def test_a_table_names_all_machines_and_commits_of_its_records():
+    machine = {"processor": "one", "cores": 2, "memory_gib": 8, "python": "3", "versions": {}, "date": "today"}
+    records = [{"machine": machine | more} for more in ({"commit": "a"}, {"commit": "b"}, {"commit": "a"})]
+    records.append({"machine": machine | {"processor": "two", "commit": "c"}})
+    first, second = tables.made_on(records).split("\n\n")
+    assert first.endswith("commit a, today and b, today.")
+    assert second.startswith("two, ")
+
+
 def test_records_that_cannot_be_read_are_said_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
         harness.records(tmp_path)
@@ -108,9 +130,10 @@ def test_a_step_of_paddle_is_timed_and_weighed_too(capsys):
     pytest.importorskip("paddle")
     pytest.importorskip("actnn.paddle")
     arguments = ["--framework", "paddle", "--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1"]
-    assert step.main([*arguments, "--threads", "1", "--contestants", "exact,L3"]) == 0
-    exact, compressed = lines(capsys)
+    assert step.main([*arguments, "--threads", "1", "--contestants", "exact,L3,swap"]) == 0
+    exact, compressed, swapped = lines(capsys)
     assert compressed["kept_ratio"] > 8
+    assert swapped["kept_bytes"] < compressed["kept_bytes"]
     assert compressed["own_bytes"] == exact["own_bytes"]
 
 

@@ -267,7 +267,7 @@ def test_records_that_cannot_be_written_are_said_before_training(small_digits, t
 
 def test_a_damaged_record_names_its_line(small_digits, tmp_path, capsys):
     out = tmp_path / "convergence.jsonl"
-    out.write_text(json.dumps(record("FP", 32, 0, 0.9)) + '\n{"benchmark": "conv')
+    out.write_text(json.dumps(record("FP", 32, 0, 0.9)) + '\n{"benchmark": "conv\n')
     assert bench(out) == 1
     assert "line 2 of" in capsys.readouterr().err
 

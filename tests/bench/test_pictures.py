@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from actnn.bench import harness, pictures, tables
+from actnn.bench import harness, pictures, plots, tables
+from actnn.bench.accuracies import EXACT, Cell
 from actnn.errors import ConfigError
 
 COMMON = {"framework": "torch", "model": "resnet50", "size": 224, "bits": 2, "memory_limit": 3 * 10**9}
@@ -75,6 +76,67 @@ def test_the_picture_of_the_largest_batch_shows_the_newest_figures(results):
     text = (results / "maxbatch.svg").read_text()
     for words in ("ResNet-50", "3 GB", "100  5.0×", "40  2.0×", "checkpoint"):
         assert words in text
+
+
+def memory_axes(found):
+    """Return axes with the memory of one model by batch and contestant, in GiB."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    pictures.draw_memory(
+        axes,
+        {
+            key: {"activation_bytes": activations * 2**30, "total_bytes": total * 2**30, "how": "measured"}
+            for key, (activations, total) in found.items()
+        },
+    )
+    return axes
+
+
+def test_bars_stand_around_their_batch_whoever_has_no_record():
+    pytest.importorskip("matplotlib")
+    axes = memory_axes({(2, "exact"): (4, 5), (2, "L3"): (1, 2), (4, "exact"): (8, 9)})
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
+    assert sorted({round(middle, 2) for middle in middles}) == [-0.21, 0.21, 1.0]
+    assert axes.get_xlim() == (-0.5, 1.5)
+
+
+def test_both_amounts_of_a_bar_are_written_above_it():
+    pytest.importorskip("matplotlib")
+    axes = memory_axes({(2, "exact"): (0.25, 1.5)})
+    written = {text.get_text(): (text.get_fontweight(), text.xyann[1]) for text in axes.texts}
+    assert written["0.25"][0] == "bold"
+    assert written["1.50"][0] != "bold"
+    assert written["1.50"][1] > written["0.25"][1]
+
+
+def test_the_picture_of_memory_says_what_its_figures_mean(results):
+    pytest.importorskip("matplotlib")
+    pictures.main(["--results", str(results), "--only", "memory"])
+    text = (results / "memory.svg").read_text()
+    assert "whole bar, upper figure: all memory; full colour, bold figure: activations; hatched: computed" in text
+
+
+def test_the_legend_of_speed_tells_whose_line_ends_where(results):
+    pytest.importorskip("matplotlib")
+    pictures.main(["--results", str(results), "--only", "speed"])
+    text = (results / "speed.svg").read_text()
+    assert "exact, up to 8" in text
+    assert "L3, up to" not in text
+
+
+def test_the_legend_of_convergence_explains_the_band_and_lies_outside(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    drawn = Figure(layout="constrained")
+    monkeypatch.setattr(plots, "save", lambda draw, size, *paths: draw(drawn))
+    cells = {(EXACT, 32): {0: 0.9, 1: 0.8}, ("L2", 2): {0: 0.8, 1: 0.7}}
+    plots.plot({key: Cell(found, frozenset()) for key, found in cells.items()}, "a title")
+    drawn.draw_without_rendering()
+    (legend,), (axes,) = drawn.legends, drawn.axes
+    assert "exact, ± one deviation" in [text.get_text() for text in legend.get_texts()]
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
 def test_a_picture_without_records_is_an_error(tmp_path):

@@ -119,6 +119,12 @@ def test_an_interruption_while_a_command_is_imported_is_one_line_too(monkeypatch
     assert capsys.readouterr().err == "actnn: interrupted.\n"
 
 
+def test_nothing_that_takes_long_is_loaded_before_an_interruption_can_be_caught():
+    program = "import sys, actnn.cli; print(sorted({'numpy', 'argparse', 'importlib.metadata'} & sys.modules.keys()))"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(
     ("problem", "code", "words"),
     [(errno.EPIPE, 141, ""), (errno.ENOSPC, 1, "actnn: the output cannot be written: ")],

@@ -79,6 +79,28 @@ def fails_when_made():
 
 def learns_nothing():
     return nn.Flatten()
+
+
+class Rows(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x.flatten(1, 2))[0][:, -1]
+
+
+def recurrent():
+    return nn.Sequential(Rows(32, 64, batch_first=True), nn.Linear(64, 5))
+
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Parameter(nn.Linear(3, 5).weight.detach().T.clone())
+
+    def forward(self, x):
+        return x.mean((2, 3)) @ self.weights
+
+
+def without_layers():
+    return Weighted()
 """
 MEGABYTE = 2**20
 
@@ -163,6 +185,24 @@ def test_a_function_of_the_users_own_is_profiled_into_tables_and_a_page(folder):
     # what the model prints does not mix with the tables
     assert "a model may print" not in finished.stdout
     assert "first.1" in page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        ("recurrent", "- Conversion gains next to nothing here, since most of what is kept"),
+        ("without_layers", "- No layer of this model is compressed, so no level would help"),
+    ],
+)
+def test_a_model_of_which_hardly_anything_is_compressed_is_told_so(folder, model, advice):
+    pytest.importorskip("torch")
+    finished = run(f"mymodels:{model}", "--size=32", folder=folder)
+    assert finished.returncode == 0, finished.stderr
+    assert advice in finished.stdout
+    assert "The peak of a step stays about" in finished.stdout
+    for wrong in ("Profile at level L3", "Advice:", "keeps too little", "0 % and add noise"):
+        assert wrong not in finished.stdout
 
 
 @pytest.mark.slow

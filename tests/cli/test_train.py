@@ -113,12 +113,6 @@ def test_images_in_folders(parts, tmp_path):
     assert (found["images"], found["test_images"]) == ((15, 3) if parts == ("",) else (18, 18))
 
 
-def test_a_memory_budget_is_kept(tmp_path):
-    assert train(tmp_path, "--memory", "150KB", "--epochs", "3", "--log-every", "1") == 0
-    kept = [step["kept_bytes"] for step in events(tmp_path, "step")]
-    assert max(kept[4:]) <= 150_000
-
-
 def test_events_for_tensorboard(tmp_path):
     assert train(tmp_path, "--tensorboard") == 0
     assert list((tmp_path / "events").glob("events.out.tfevents.*"))

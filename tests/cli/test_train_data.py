@@ -37,6 +37,51 @@ def test_a_folder_without_parts_is_divided_and_no_image_is_in_both(tmp_path):
     assert not learnt & tested
 
 
+@pytest.mark.parametrize("test", ["val", "valid", "validation", "test"])
+def test_every_name_of_the_part_to_test_with_is_known(test, tmp_path):
+    data = folder(write_image_folder(tmp_path, ("train", test)))
+    assert (data.classes, data.train.count, data.test.count) == (3, 18, 18)
+    assert {path.parts[-3] for path, _ in data.test.files} == {test}
+
+
+@pytest.mark.parametrize("part", ["train", "train/train"])
+def test_a_part_to_learn_from_alone_is_divided(part, tmp_path):
+    data = folder(write_image_folder(tmp_path, (part,)))
+    assert (data.classes, data.train.count, data.test.count) == (3, 15, 3)
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        (("training", "validation"), "training"),
+        (("training",), "training"),
+        (("Training", "Test"), "Training"),
+        (("Train", "val"), "Train"),
+        (("train", "eval"), "train"),
+        (("train", "bus"), "train"),
+        (("train", "training", "val"), "train and training"),
+        (("test", "val"), "test and val"),
+    ],
+    ids=str,
+)
+def test_parts_are_never_taken_for_classes(parts, named, tmp_path):
+    write_image_folder(tmp_path, parts)
+    with pytest.raises(DataError) as refused:
+        folder(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path} holds {named}, which is how parts are called and no class: ")
+    assert "expected train beside val, valid, validation or test, or train alone. Rename" in str(refused.value)
+
+
+def test_a_class_may_be_called_like_a_part_where_there_is_no_doubt(tmp_path):
+    write_image_folder(tmp_path / "one", ("",))
+    (tmp_path / "one" / "eel").rename(tmp_path / "one" / "test")
+    assert folder(tmp_path / "one").classes == 3
+    write_image_folder(tmp_path / "two")
+    for part in ("train", "val"):
+        (tmp_path / "two" / part / "eel").rename(tmp_path / "two" / part / "train")
+    assert folder(tmp_path / "two").classes == 3
+
+
 def test_grey_and_transparent_images_and_palettes_become_three_channels(tmp_path):
     write_image_folder(tmp_path)
     for number, mode in enumerate(("L", "RGBA", "P", "1")):

@@ -19,7 +19,7 @@ from actnn.core.site import Site
 from actnn.errors import SessionError
 
 # what a new process has of its own, or what conversion gives
-OF_THE_CONVERSION = {"policy", "store", "stream", "sites", "left_exact", "tags", "closed"}
+OF_THE_CONVERSION = {"policy", "store", "stream", "sites", "left_exact", "other_kinds", "tags", "closed", "_wrapper"}
 
 
 def converted(level: str = "L3", names: str = "ab", **options) -> Session:

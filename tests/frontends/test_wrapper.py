@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from copy import copy, deepcopy
 
 import numpy as np
@@ -260,3 +261,11 @@ def test_dir_lists_what_the_model_offers(framework: Framework):
 def test_a_wrapped_model_can_be_called_through_its_own_forward(framework: Framework):
     ours, x = with_extras(framework), samples(framework)
     same(framework.array(ours.forward(x)), framework.array(ours(x)))
+
+
+def test_a_wrapped_model_has_the_signature_of_the_plain_one(framework: Framework):
+    plain = framework.sequential(framework.layer("Linear", 4, 4))
+    ours = framework.actnn.QModule(deepcopy(plain))
+    assert inspect.signature(ours.forward) == inspect.signature(plain.forward)
+    # with the first argument, as trainers of either framework ask for it too
+    assert inspect.getfullargspec(ours.forward).args[1:] == inspect.getfullargspec(plain.forward).args[1:]

@@ -172,6 +172,52 @@ def test_a_hook_on_an_activation_sees_its_gradient():
     assert seen == [y.shape]
 
 
+@pytest.mark.parametrize("level", ["L0", "L1", "L2", "L3", "swap"])
+def test_a_hook_may_change_the_gradient_of_a_layers_output(level):
+    plain = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+    plain[0].register_forward_post_hook(lambda layer, x, y: (y.register_hook(lambda gradient: gradient * 0), None)[1])
+    ours = actnn.QModule(plain, level=level)
+    ours(FRAMEWORK.tensor(numbers((64, 16)))).sum().backward()
+    assert not ours[0].weight.grad.any()
+    assert ours[2].weight.grad.any()
+
+
+class Numbers(paddle.io.Dataset):
+    """Random images and labels."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return numbers((1, 28, 28), index), np.array([index % 10])
+
+
+def test_paddles_own_training_loop_takes_a_converted_model():
+    model = paddle.Model(actnn.QModule(paddle.vision.models.LeNet(), level="L3"))
+    model.prepare(paddle.optimizer.Adam(parameters=model.parameters()), nn.CrossEntropyLoss())
+    model.fit(Numbers(), batch_size=8, epochs=1, verbose=0)
+    assert model.network.report().kept_bytes > 0
+
+
+def test_a_converted_model_in_evaluation_can_be_saved_as_a_static_graph(tmp_path):
+    ours = compressed(nn.Sequential(nn.Conv2D(3, 8, 3), nn.BatchNorm2D(8), nn.ReLU()))
+    x = FRAMEWORK.tensor(images())
+    spec = [paddle.static.InputSpec([None, *x.shape[1:]])]
+    with pytest.raises(actnn.UnsupportedError, match=r"static graph[\s\S]*model\.restore\(\)"):
+        paddle.jit.save(ours, str(tmp_path / "training"), input_spec=spec)
+    ours.eval()
+    paddle.jit.save(ours, str(tmp_path / "model"), input_spec=spec)
+    loaded = paddle.jit.load(str(tmp_path / "model"))
+    loaded.eval()
+    close(loaded(x).numpy(), ours(x).numpy(), 1e-5)
+
+
+def test_a_model_that_was_compiled_is_refused():
+    model = paddle.jit.to_static(nn.Sequential(nn.Linear(4, 4)))
+    with pytest.raises(actnn.UnsupportedError, match=r"was compiled by paddle\.jit\.to_static"):
+        actnn.QModule(model)
+
+
 # Paddle refuses paddle.grad of some inputs of a PyLayer, whoever wrote it
 def test_all_gradients_can_be_asked_for_at_once():
     ours, x = compressed(nn.Conv2D(6, 5, 3)), FRAMEWORK.tensor(numbers((4, 6, 11, 13)), gradient=True)

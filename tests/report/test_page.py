@@ -5,7 +5,7 @@ import re
 
 import pytest
 from browser import visit
-from profiles import profile
+from profiles import profile, row
 
 from actnn.report import page
 from actnn.report.growth import MEASURABLE_BYTES
@@ -53,14 +53,57 @@ def test_it_renders_every_part_without_an_error(html, tmp_path):
 
 @pytest.mark.parametrize(
     ("peaks", "figure"),
-    [((8, 4), "2.0×less"), ((4, 8), "2.0×more"), ((4, 4), "1.0×as much")],
+    [
+        ((8, 4), ["2.0×less", "figure better"]),
+        ((4, 8), ["2.0×more", "figure worse"]),
+        ((4, 4), ["1.0×as much", "figure"]),
+        # equal as far as it is shown
+        ((4, 4.1), ["1.0×as much", "figure"]),
+    ],
 )
-def test_a_figure_says_whether_it_is_less_or_more(tmp_path, peaks, figure):
+def test_a_figure_says_whether_it_is_less_or_more_and_only_less_is_a_success(tmp_path, peaks, figure):
     given = profile()
     for name, peak in zip(("exact", "compressed"), peaks, strict=True):
-        given[name]["true_peak"] = peak * MEASURABLE_BYTES
-    script = "return document.querySelectorAll('.figure .value')[1].textContent;"
+        given[name]["true_peak"] = int(peak * MEASURABLE_BYTES)
+        given[name]["peak"] |= {"bytes": int(peak * MEASURABLE_BYTES)}
+    script = """
+    const value = document.querySelectorAll(".figure .value")[1];
+    return [value.textContent, value.parentNode.className];"""
     assert visit(page.html(given, None), script, tmp_path) == figure
+
+
+def test_the_foot_of_the_table_leads_to_the_figures_above(tmp_path):
+    given = profile()
+    # the first layer reads the batch, which was there before the step
+    given["exact"]["kept"] = {"head.9": 4000, "head.10": 4000, "": 500}
+    script = """
+    const total = [...document.querySelector("#layers tfoot").lastChild.cells].map((cell) => cell.textContent);
+    const labels = [...document.querySelectorAll("#layers tfoot tr")].map((row) => row.cells[0].textContent);
+    const text = (selector) => document.querySelector(`.figure ${selector}`).textContent;
+    return { total, labels, value: text(".value"), detail: text(".detail") };"""
+    found = visit(page.html(given, None), script, tmp_path)
+    label, exact, kept, times, *_ = found["total"]
+    assert label == "total"
+    assert found["detail"] == f"{exact} → {kept}"
+    assert found["value"] == f"{times}less"
+    assert found["labels"][-2] == "not kept: the batch, or another layer's"
+
+
+def test_a_wide_window_shows_every_column_and_usual_names_in_one_line(tmp_path):
+    given = profile(layer="layer1.0.downsample.1")
+    given["compressed"]["kinds"]["layer1.0.downsample.1"] = "QBatchNorm2d"
+    names = ["layer2.0.downsample.0", "layer2.0.conv1"]
+    rows = [row(f"layer{index}.0.bn1", kept_bytes=1005 * 1024, exact_bytes=1005 * 1024 * 9) for index in range(40)]
+    given["compressed"]["rows"] += [each | {"readers": names} for each in rows]
+    given["compressed"]["kinds"] |= {each["layer"]: "QBatchNorm2d" for each in rows}
+    given["compressed"]["sensitivity"] |= {each["layer"]: 1.2e-5 for each in rows}
+    script = """
+    const scroll = document.querySelector(".scroll");
+    const range = document.createRange();
+    range.selectNodeContents(document.querySelector('tr[data-layer="layer1.0.downsample.1"] .name-cell'));
+    const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size;
+    return [scroll.scrollWidth - scroll.clientWidth, scroll.scrollHeight > scroll.clientHeight, lines];"""
+    assert visit(page.html(given, None), script, tmp_path, size="1400,900") == [0, True, 1]
 
 
 def test_a_click_on_a_column_sorts_and_another_one_turns_the_order_round(html, tmp_path):

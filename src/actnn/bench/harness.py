@@ -110,18 +110,30 @@ def append(record: Mapping[str, Any], out: Path) -> None:
     """Append a record to a file as one line of JSON."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        torn = torn_bytes(out.read_bytes()) if out.is_file() else 0
+        with out.open("ab") as file:
+            if torn:
+                file.truncate(file.tell() - torn)
+            file.write(json.dumps(record).encode() + b"\n")
     except OSError as problem:
         raise ConfigError(
             f"a record cannot be written to {out}: {problem}. Make room, or name another file."
         ) from problem
 
 
+def torn_bytes(content: bytes) -> int:
+    """Return the size of an end that is no line: of a record that was being written when its program ended."""
+    return len(content) - (content.rfind(b"\n") + 1)
+
+
 def records(source: Path) -> list[dict[str, Any]]:
-    """Return the records of a file, oldest first; none where there is no file."""
+    """Return the records of a file, oldest first; none where there is no file, and no part of one."""
+    if source.exists() and not source.is_file() and not source.is_dir():
+        # a device may go on for ever
+        raise ConfigError(f"{source} is not a file: name one in which records can be kept.")
     try:
-        lines = source.read_bytes().splitlines()
+        content = source.read_bytes()
+        lines = content[: len(content) - torn_bytes(content)].splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as problem:

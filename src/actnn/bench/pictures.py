@@ -90,14 +90,15 @@ def speed(records: Sequence[Record], paths: Sequence[Path]) -> None:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for name in names:
-            fitting = [batch for batch in batches if (name, batch) in found and found[name, batch]["fits"]]
+            own = {batch: found[name, batch] for batch in batches if (name, batch) in found}
+            fitting = {batch: record for batch, record in own.items() if record["fits"]}
             if fitting:
-                draw_speed(axes, name, fitting, [found[name, batch] for batch in fitting], len(fitting) < len(batches))
+                draw_speed(axes, name, list(fitting), list(fitting.values()), len(fitting) < len(own))
         axes.set_xscale("log", base=2)
         axes.set_xticks(batches, list(map(str, batches)))
         axes.set_xticks([], minor=True)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("batch size (□: the largest of these that fits)")
+        axes.set_xlabel("batch size (a line ends at the largest of these that fits)")
         axes.set_ylabel("images a second")
         axes.set_title(title, fontsize=10, loc="left")
         axes.grid(axis="y", alpha=0.3, linewidth=0.6)
@@ -110,17 +111,19 @@ def draw_speed(axes: Axes, name: str, batches: Sequence[int], found: Sequence[Re
     """Draw the line of one contestant."""
     colour, marker = STYLES[name]
     heights = [record["images_per_second"] for record in found]
+    # where lines lie upon each other, the legend still tells which of them end
+    label = f"{name}, up to {batches[-1]}" if ends else name
     # what all are compared with must not hide under them
     line, above = ("--", 4) if name == EXACT else ("-", 3)
     axes.plot(
-        batches, heights, line, color=colour, marker=marker, markersize=5, linewidth=1.8, label=name, zorder=above
+        batches, heights, line, color=colour, marker=marker, markersize=5, linewidth=1.8, label=label, zorder=above
     )
-    if ends:
-        axes.plot(batches[-1:], heights[-1:], "s", color=colour, markersize=11, fillstyle="none", zorder=above)
 
 
 def memory(records: Sequence[Record], paths: Sequence[Path]) -> None:
     """Draw activations and total memory, a panel for each model, a group of bars for each batch."""
+    from matplotlib.patches import Patch
+
     found = newest(records, ("framework",), ("model", "size", "batch", "contestant"))
     models = list(dict.fromkeys((model, size) for model, size, _, _ in found))
 
@@ -131,36 +134,47 @@ def memory(records: Sequence[Record], paths: Sequence[Path]) -> None:
             draw_memory(axes, shown)
             axes.set_title(f"{TITLES.get(model, model)}, {size} px", fontsize=10, loc="left")
         panels[0].set_ylabel("memory, GiB")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        hatched = ", hatched: computed" if any(record["how"] == "computed" for record in found.values()) else ""
-        words = f"full colour and figures: activations, pale: the rest of the peak{hatched}"
+        names = ordered([name for *_, name in found])
+        # patches of their own: the first bar of a contestant may be hatched
+        handles = [Patch(color=STYLES[name][0]) for name in names]
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+        hatched = "; hatched: computed" if any(record["how"] == "computed" for record in found.values()) else ""
+        words = f"whole bar, upper figure: all memory; full colour, bold figure: activations{hatched}"
         figure.suptitle(words, fontsize=9, x=0.01, ha="left", color=EXACT_COLOUR)
 
     save(draw, (3.9 * len(models) + 0.6, 4.2), *paths)
 
 
 def draw_memory(axes: Axes, found: Mapping[tuple[int, str], Record]) -> None:
-    """Draw one model: full colour for activations, pale for the rest of the total, hatched where computed."""
+    """Draw one model: full colour for activations, pale for the rest of the total, hatched where computed.
+
+    The bars of a batch stand side by side around its name, however many contestants it has a record of.
+    """
     batches = sorted({batch for batch, _ in found})
-    names = ordered([name for _, name in found])
-    thick = 0.84 / len(names)
-    for (batch, name), record in found.items():
-        place = batches.index(batch) + (names.index(name) - (len(names) - 1) / 2) * thick
-        colour = STYLES[name][0]
-        activations, total = record["activation_bytes"] / GIB, record["total_bytes"] / GIB
-        hatch = "//" if record["how"] == "computed" else None
-        label = name if batch == batches[0] else None
-        axes.bar(place, total, thick * 0.92, color=colour, alpha=0.3, linewidth=0)
-        axes.bar(
-            place, activations, thick * 0.92, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=label
-        )
-        axes.annotate(f"{activations:.2f}", (place, total), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+    thick = 0.84 / len({name for _, name in found})
+    for middle, batch in enumerate(batches):
+        names = ordered([name for other, name in found if other == batch])
+        for index, name in enumerate(names):
+            place = middle + (index - (len(names) - 1) / 2) * thick
+            draw_amounts(axes, place, thick * 0.92, name, found[batch, name])
     axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
+    axes.set_xlim(-0.5, len(batches) - 0.5)
     axes.tick_params(axis="x", length=0)
-    axes.margins(y=0.1)
+    axes.margins(y=0.14)
     axes.grid(axis="y", alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def draw_amounts(axes: Axes, place: float, thick: float, name: str, record: Record) -> None:
+    """Draw the bar of one contestant with both of its amounts above it, the whole above its activations."""
+    colour = STYLES[name][0]
+    activations, total = record["activation_bytes"] / GIB, record["total_bytes"] / GIB
+    hatch = "//" if record["how"] == "computed" else None
+    axes.bar(place, total, thick, color=colour, alpha=0.3, linewidth=0)
+    axes.bar(place, activations, thick, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
+    words: dict[str, Any] = {"xy": (place, total), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+    axes.annotate(f"{activations:.2f}", xytext=(0, 2), color=colour, fontweight="bold", **words)
+    axes.annotate(f"{total:.2f}", xytext=(0, 11), color=EXACT_COLOUR, **words)
 
 
 def maxbatch(records: Sequence[Record], paths: Sequence[Path]) -> None:

@@ -68,14 +68,17 @@ def plot(cells: Cells, title: str, *paths: Path) -> None:
         for place, level in enumerate(lines):
             draw_level(axes, level, cells, APART ** (place - (len(lines) - 1) / 2))
         finish(axes, sorted({bits for level, bits in cells if level != EXACT}), title)
+        # below the axes: within them it would lie over the band or over error bars
+        figure.legend(loc="outside lower center", ncols=len(lines) + 2, frameon=False, fontsize=9, columnspacing=1.2)
 
-    save(draw, (6.4, 4.0), *paths)
+    save(draw, (6.4, 4.2), *paths)
 
 
 def draw_exact(axes: Axes, cell: Cell) -> None:
     """Draw exact training, which has no width, as a band: mean and spread."""
-    axes.axhspan(cell.mean - cell.spread, cell.mean + cell.spread, color=EXACT_COLOUR, alpha=0.15, linewidth=0)
     axes.axhline(cell.mean, color=EXACT_COLOUR, linewidth=1, linestyle="--", label="exact, 32 bits")
+    low, high = cell.mean - cell.spread, cell.mean + cell.spread
+    axes.axhspan(low, high, color=EXACT_COLOUR, alpha=0.15, linewidth=0, label="exact, ± one deviation")
 
 
 def draw_level(axes: Axes, level: str, cells: Cells, shift: float) -> None:
@@ -101,7 +104,6 @@ def finish(axes: Axes, widths: list[float], title: str) -> None:
     axes.set_xticks(widths, [f"{bits:g}" for bits in widths])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("bits per activation, on average")
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel("test accuracy, %: mean ± one deviation")
     axes.set_title(title, fontsize=9, loc="left")
     axes.grid(axis="y", alpha=0.3, linewidth=0.6)
-    axes.legend(frameon=False, loc="best")

@@ -54,7 +54,7 @@ def table(name: str, results: Path) -> str:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)
     lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", described(records[-1]["machine"])])
+    return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", made_on(records)])
 
 
 def step(records: Sequence[Record]) -> Table:
@@ -276,12 +276,21 @@ def times(value: float, exact: float | None) -> str:
     return NOTHING if exact is None else f"{value / exact:.1f}×"
 
 
+def made_on(records: Sequence[Record]) -> str:
+    """Return the machines and the versions that records were made with, one sentence each."""
+    commits: dict[str, dict[str, None]] = {}
+    for record in records:
+        machine = record["machine"]
+        commits.setdefault(described(machine), {})[f"{machine['commit']}, {machine['date']}"] = None
+    return "\n\n".join(f"{words}; commit {' and '.join(found)}." for words, found in commits.items())
+
+
 def described(machine: Record) -> str:
-    """Return the machine of a record as one sentence."""
+    """Return a machine and its versions as words."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB; Python {machine['python']}, "
-        f"{versions}; commit {machine['commit']}, {machine['date']}."
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB; "
+        f"Python {machine['python']}, {versions}"
     )
 
 

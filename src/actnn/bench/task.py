@@ -9,7 +9,7 @@ from typing import Any
 
 from actnn.core.policy import LEVELS
 
-EXACT, CHECKPOINT = "exact", "checkpoint"
+EXACT, CHECKPOINT, SWAP = "exact", "checkpoint", "swap"
 CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS)
 # levels that change how their whole process allocates memory: nobody can be timed fairly beside them
 OF_WHOLE_PROCESS = tuple(

@@ -5,15 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from actnn import __version__
-from actnn.cli.arguments import Parser
 from actnn.errors import ActnnError
 
 INTERRUPTED = 130
@@ -24,8 +20,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 GROUP = "bench "
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command: its function as ``module:function``, taking the remaining arguments and returning an exit code."""
 
     target: str
@@ -120,6 +115,11 @@ def called(arguments: Sequence[str]) -> str | None:
 
 def reject(arguments: Sequence[str]) -> NoReturn:
     """Answer a call without a known command: help and version where asked for, otherwise exit code 2."""
+    from argparse import RawDescriptionHelpFormatter
+
+    from actnn import __version__
+    from actnn.cli.arguments import Parser
+
     group = GROUP if arguments[:1] == GROUP.split() else ""
     given = arguments[len(group.split()) :]
     known = {name.removeprefix(group): command for name, command in COMMANDS.items() if name.startswith(group)}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# the end of the name of a file that is being written
+UNFINISHED = ".part"
+
 
 def write_atomically(path: Path, content: memoryview) -> None:
     """Let a file hold some bytes as soon as it has its name; where that fails, what had the name keeps it."""
-    unfinished = path.with_name(f"{path.name}.part")
+    unfinished = path.with_name(f"{path.name}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:
             file.write(content)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"))
-LEARN, TEST = "train", ("val", "valid", "test")
+LEARN, TEST = "train", ("val", "valid", "validation", "test")
+# what others call the part to learn from
+LIKE_LEARN = (LEARN, "training")
 EXPECTED = "expected a folder for each class, or train and val with one for each class in both"
 
 CHANNELS = 3
@@ -35,6 +37,10 @@ Labelled = tuple[Path, int]
 def image_folder(folder: Path, size: int, seed: int, augment: bool) -> DataSet:
     """Return the set of a folder as squares of ``size`` pixels; without ``val``, one image in five is for testing."""
     parts = {path.name: path for path in sub_folders(folder)}
+    while list(parts) == [LEARN]:
+        folder = parts[LEARN]
+        parts = {path.name: path for path in sub_folders(folder)}
+    check_parts(folder, list(parts))
     test = next((parts[name] for name in TEST if name in parts), None)
     if LEARN in parts and test is not None:
         classes = [path.name for path in sub_folders(parts[LEARN])]
@@ -52,6 +58,22 @@ def image_folder(folder: Path, size: int, seed: int, augment: bool) -> DataSet:
             f"{EXPECTED}, and at least {TEST_SHARE} images where they are to be divided."
         )
     return DataSet(FolderImages(learnt, size, seed if augment else None), FolderImages(tested, size), len(classes))
+
+
+def check_parts(folder: Path, names: Sequence[str]) -> None:
+    """Raise DataError where the folders in a folder are parts of a set that would be taken for classes."""
+    parts = [name for name in names if name.lower() in LIKE_LEARN]
+    if parts == [LEARN] and not set(TEST).isdisjoint(names):
+        return
+    # a class may well be called test, but not all of them are called like parts
+    if not parts and all(name.lower() in TEST for name in names):
+        parts = list(names)
+    if parts:
+        raise DataError(
+            f"{folder} holds {' and '.join(parts)}, which is how parts are called and no class: expected {LEARN} "
+            f"beside {', '.join(TEST[:-1])} or {TEST[-1]}, or {LEARN} alone. Rename what is called otherwise, or a "
+            "class of that name."
+        )
 
 
 def sub_folders(folder: Path) -> list[Path]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from fnmatch import fnmatchcase
+from inspect import Parameter, signature
+from types import MethodType
 from typing import Any
 
 from actnn.core.layers.base import CompressedLayer
@@ -22,6 +24,27 @@ Exact = str | type[Any]
 Choice = tuple[Any, type[CompressedLayer], Site]
 
 
+class Forward:
+    """The method that calls a wrapped model, with the signature of that: trainers ask it for the names of inputs."""
+
+    def __get__(self, wrapper: Wrapper | None, owner: type[Any] | None = None) -> Any:
+        """Return the method, itself where a class is asked for it."""
+        if wrapper is None:
+            return self
+
+        def forward(wrapper: Wrapper, *args: Any, **kwargs: Any) -> Any:
+            return wrapper._call(*args, **kwargs)
+
+        method = wrapper._prepared(forward)
+        # what is compiled may have none to ask for
+        with suppress(TypeError, ValueError):
+            plain = signature(wrapper._model.forward)
+            # bound: some ask for its signature with the wrapper as the first, some without
+            inputs = [Parameter("self", Parameter.POSITIONAL_ONLY), *plain.parameters.values()]
+            method.__signature__ = plain.replace(parameters=inputs)
+        return MethodType(method, wrapper)
+
+
 class Wrapper:
     """What a converted model offers in every framework.
 
@@ -36,7 +59,9 @@ class Wrapper:
     _samples: Indices | None
     training: bool
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    forward = Forward()
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
         session = self._session
         if (threshold := session.policy.trim_threshold) is not None:
@@ -50,6 +75,10 @@ class Wrapper:
         if not session.measures_memory:
             return self._model(*args, **kwargs)
         return self._measured(*args, **kwargs)
+
+    def _prepared(self, forward: Any) -> Any:
+        """Return the function that calls the wrapped model in a form in which the framework may call it."""
+        return forward
 
     def _recording(self) -> bool:
         """Tell whether autograd records operations now."""
@@ -135,13 +164,17 @@ class Wrapper:
         return getattr(model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_model" in self.__dict__ and name not in self.__dict__:
+        # what the wrapper's own class has is the wrapper's: its forward, its class, whether it is compiled
+        if "_model" in self.__dict__ and name not in self.__dict__ and not hasattr(type(self), name):
             setattr(self._model, name, value)
         else:
             super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._model, name)
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self._model, name)
 
     def __getitem__(self, key: Any) -> Any:
         return self._model[key]
@@ -194,6 +227,7 @@ def choose(
 ) -> list[Choice]:
     """Choose, without changing anything, the layers to convert; note in the session what is left exact and why."""
     chosen = []
+    parents = {parent for name, _ in layers for parent in list(with_parents(name))[1:]}
     for name, layer in layers:
         compressed = isinstance(layer, CompressedLayer)
         twin = type(layer) if compressed else twins.get(type(layer))
@@ -203,6 +237,8 @@ def choose(
             chosen.append((layer, twin, session.site(name or "model", twin.__name__, group, twin.normalizes)))
         elif reason is not None:
             session.left_exact.append((name or "model", type(layer).__name__, reason))
+        elif name and name not in parents:
+            session.other_kinds[type(layer).__name__] += 1
     patterns.check_all_matched([name for name, _ in layers])
     return chosen
 

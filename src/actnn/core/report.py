@@ -49,8 +49,9 @@ class Row:
 class Report:
     """Bytes kept for backward by the last step's forward; prints as a table.
 
-    ``idle`` names layers that took no part in it, ``left_exact`` holds (layer, kind, reason). With a memory budget,
-    ``limit`` is what it allows and ``other_bytes`` what layers keep that are not compressed.
+    Rows are those of compressed layers. ``idle`` names those that took no part in the step, ``left_exact`` holds
+    (layer, kind, reason) of those that could be compressed, ``other_kinds`` counts layers of kinds that cannot be. With
+    a memory budget, ``limit`` is what it allows and ``other_bytes`` what everything else keeps.
     """
 
     rows: Sequence[Row]
@@ -58,6 +59,8 @@ class Report:
     left_exact: Sequence[tuple[str, str, str]]
     limit: int | None = None
     other_bytes: int = 0
+    other_kinds: Sequence[tuple[str, int]] = ()
+    compresses: bool = True
 
     @property
     def exact_bytes(self) -> int:
@@ -94,7 +97,9 @@ class Report:
         return planes / elements if elements else None
 
     def __str__(self) -> str:
-        if not self.rows:
+        if not self.compresses:
+            table = ["no layer of this model is compressed: training keeps what it keeps without actnn"]
+        elif not self.rows:
             table = ["nothing was kept yet: run a training step, then ask again"]
         else:
             cells = [("layer", "kind", "exact", "kept", "ratio", "bits", "also read by")]
@@ -110,6 +115,9 @@ class Report:
         if self.left_exact:
             table += ["", "left exact:"]
             table += [f"  {layer} ({kind}): {reason}" for layer, kind, reason in self.left_exact]
+        if self.other_kinds:
+            counts = ", ".join(f"{count} {kind}" for kind, count in self.other_kinds)
+            table += ["", f"not compressed, and not in the table: {counts}"]
         return "\n".join(table)
 
     def _sentences(self) -> list[str]:
@@ -127,6 +135,8 @@ class Report:
                 f"memory budget {readable(self.limit)}: {readable(held)} kept, "
                 f"{readable(self.other_bytes)} of it by layers that are not compressed"
             )
+        else:
+            sentences.append("what other layers and functions keep is not counted here: actnn profile shows all")
         return ["", *sentences] if sentences else []
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +62,7 @@ class Session:
         self.stream = stream
         self.sites: list[Site] = []
         self.left_exact: list[tuple[str, str, str]] = []
+        self.other_kinds: Counter[str] = Counter()
         self.tags = Tags()
         self.closed = False
         self._step = 1
@@ -271,5 +273,12 @@ class Session:
         seen = {name for row in rows for name in (row.layer, *row.readers)}
         idle = [site.name for site in self.sites if site.name not in seen]
         budget = self.planner.budget
-        limits = () if budget is None else (budget.limit, budget.other_bytes)
-        return Report(rows, idle, list(self.left_exact), *limits)
+        return Report(
+            rows,
+            idle,
+            list(self.left_exact),
+            limit=None if budget is None else budget.limit,
+            other_bytes=0 if budget is None else budget.other_bytes,
+            other_kinds=sorted(self.other_kinds.items()),
+            compresses=bool(self.sites) or self.swaps_activations,
+        )

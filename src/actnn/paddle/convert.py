@@ -46,6 +46,12 @@ class QModule(Wrapper, nn.Layer):
         layers = list(model.named_sublayers(include_self=True))
         self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Layer)), SHARED)
 
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if not paddle.in_dynamic_mode():
+            # a static graph keeps no codes, and layers refuse to train through one
+            return self._model(*args, **kwargs)
+        return super()._call(*args, **kwargs)
+
     def _recording(self) -> bool:
         return paddle.is_grad_enabled()
 
@@ -115,4 +121,10 @@ def check_model(model: Any) -> None:
             "Paddle is in static graph mode, where nothing can be kept as codes: expected dynamic mode. "
             "Call paddle.disable_static() before building the model."
         )
+    for name, layer in model.named_sublayers(include_self=True):
+        if hasattr(type(layer.forward), "concrete_program"):
+            raise UnsupportedError(
+                f"the forward of {name or 'model'!r} was compiled by paddle.jit.to_static, and a static graph keeps no "
+                "codes: expected dynamic mode. Convert a model that was not compiled."
+            )
     check_layers(model, model.named_sublayers(include_self=True))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actnn.core.format import MAX_BITS
 from actnn.core.memory import readable
+from actnn.core.policy import LEVELS
 from actnn.core.store import BUFFER_BYTES
 from actnn.report.blocks import (
     ACTIVATION_GRADIENTS,
@@ -21,7 +22,8 @@ from actnn.report.blocks import (
     WORKSPACES,
 )
 from actnn.report.growth import MEASURABLE_BYTES, fitting, tells
-from actnn.report.layers import kept_bytes, total_variance
+from actnn.report.layers import balance, holders, kept_bytes, layers, total_variance, uncompressed
+from actnn.report.peaks import measurable, peaks_of
 from actnn.report.timeline import Timeline
 
 BITS_PER_BYTE = 8
@@ -38,6 +40,10 @@ NOISY = 0.5
 UNCOMPRESSED = "L0"
 # how much more memory than the least a setting with less noise may take to be advised
 CLOSE = 1.15
+# two steps of one setting differ by so much of what they take
+STEADY = 0.03
+# a setting that leaves more than this of exact training's peak is not worth its noise
+WORTH = 0.95
 
 MEANINGS = {
     CODES: "Fewer bits, or level L4, which keeps codes on disk, lower it",
@@ -110,7 +116,7 @@ def dominating(peak: Mapping[str, Any]) -> str:
 def sentences(profile: Mapping[str, Any], memory: int | None) -> list[str]:
     """Return what a run tells and what follows from it, one thing a sentence."""
     exact, run, settings = profile["exact"], profile["compressed"], profile["settings"]
-    found = [saving(exact, run, settings), recommendation(profile), dominating(run["peak"])]
+    found = [saving(profile), recommendation(profile), dominating(run["peak"])]
     if (variance := total_variance(run)) is not None:
         found.append(noise(variance))
     if memory is not None and settings["level"] != UNCOMPRESSED and None not in (exact["resident"], run["resident"]):
@@ -138,36 +144,74 @@ def batches(exact: Mapping[str, Any], run: Mapping[str, Any], settings: Mapping[
     )
 
 
-def saving(exact: Mapping[str, Any], run: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def saving(profile: Mapping[str, Any]) -> str:
     """Say what a setting saves."""
+    exact, run, settings = profile["exact"], profile["compressed"], profile["settings"]
     kept = kept_bytes(exact), kept_bytes(run)
     swapped = sum(row["swapped_bytes"] for row in run["rows"])
     on_disk = f", {readable(swapped)} of it on disk" if swapped else ""
     width = "" if run["average_bits"] is None else f" at {settings['bits']:g} bits"
-    return (
-        f"{settings['level']}{width} keeps {readable(kept[1])} for backward instead of "
-        f"{readable(kept[0])} ({times(*kept)}){on_disk}. {fall(exact, run, settings['level'])}"
-    )
+    if as_much(*kept):
+        amount = f"about as much for backward as exact training, {readable(kept[1])}"
+    elif kept[1] > kept[0]:
+        amount = (
+            f"{readable(kept[1])} for backward, more than the {readable(kept[0])} of exact training{surplus(profile)}"
+        )
+    else:
+        amount = f"{readable(kept[1])} for backward instead of {readable(kept[0])} ({times(*kept)})"
+    return f"{settings['level']}{width} keeps {amount}{on_disk}. {fall(profile)}"
 
 
-def fall(exact: Mapping[str, Any], run: Mapping[str, Any], level: str) -> str:
+def surplus(profile: Mapping[str, Any]) -> str:
+    """Say why more is kept than without codes, where that is known."""
+    anyway = balance(profile, layers(profile)).anyway_bytes
+    if anyway <= 0:
+        return ""
+    return f": codes stand for {readable(anyway)} that are in memory anyway, such as the batch, and free none of them"
+
+
+def fall(profile: Mapping[str, Any]) -> str:
     """Say by how much the peak of a step falls, or that it does not, and why where that is known."""
-    peaks = peak_of(exact), peak_of(run)
+    exact, run, level = profile["exact"], profile["compressed"], profile["settings"]["level"]
+    peaks = peaks_of(profile)
     if level == UNCOMPRESSED:
-        return f"{level} compresses nothing: the peak of a step stays that of exact training, {readable(peaks[0])}."
-    if peaks[1] >= peaks[0]:
-        small = kept_bytes(exact) < MEASURABLE_BYTES
-        reason = ": so small a step keeps too little for anything to be saved" if small else ""
+        return f"{level} compresses nothing: the peak of a step stays that of exact training, {readable(peaks.exact)}."
+    grown = ""
+    if peaks.replayed and measurable(exact) and measurable(run):
+        grown = (
+            " These are peaks of what is allocated; the process grew by "
+            f"{readable(exact['true_peak'])} and {readable(run['true_peak'])}."
+        )
+    if as_much(peaks.exact, peaks.compressed):
+        return f"The peak of a step stays about {readable(peaks.exact)}{reason(profile)}.{grown}"
+    if peaks.compressed > peaks.exact:
         return (
-            f"The peak of a step does not fall, {readable(peaks[1])} against {readable(peaks[0])} with exact "
-            f"training{reason}."
+            f"The peak of a step does not fall, {readable(peaks.compressed)} against {readable(peaks.exact)} with "
+            f"exact training{reason(profile)}.{grown}"
         )
     always = sum(run["always_there"].values())
-    totals = always + peaks[0], always + peaks[1]
+    totals = always + peaks.exact, always + peaks.compressed
     return (
-        f"The peak of a step falls from {readable(peaks[0])} to {readable(peaks[1])} ({times(*peaks)}); with weights, "
-        f"gradients and the optimizer's state, from {readable(totals[0])} to {readable(totals[1])} ({times(*totals)})."
+        f"The peak of a step falls from {readable(peaks.exact)} to {readable(peaks.compressed)} "
+        f"({times(peaks.exact, peaks.compressed)}); with weights, gradients and the optimizer's state, from "
+        f"{readable(totals[0])} to {readable(totals[1])} ({times(*totals)}).{grown}"
     )
+
+
+def reason(profile: Mapping[str, Any]) -> str:
+    """Say why a peak does not fall, where that is known."""
+    kept = kept_bytes(profile["exact"])
+    if mostly_uncompressed(profile):
+        return f": most of what is kept belongs to what {profile['settings']['level']} does not compress"
+    if kept < MEASURABLE_BYTES:
+        return f": exact training keeps too little, {readable(kept)}, for anything to be saved"
+    return ""
+
+
+def mostly_uncompressed(profile: Mapping[str, Any]) -> bool:
+    """Tell whether layers without a code keep at least half of what is kept, with codes and without any."""
+    kept = max(kept_bytes(profile["exact"]), kept_bytes(profile["compressed"]))
+    return kept > 0 and 2 * sum(uncompressed(profile["compressed"]).values()) >= kept
 
 
 def noise(variance: float) -> str:
@@ -181,40 +225,59 @@ def noise(variance: float) -> str:
 
 def recommendation(profile: Mapping[str, Any]) -> str:
     """Advise a level: the one with the least noise among those whose peak is close to the least."""
-    run = profile["compressed"]
-    if not run.get("forecasts"):
-        return "Profile at level L3 to see what other levels would keep."
-    kept, peak = kept_bytes(profile["exact"]), peak_of(profile["exact"])
+    exact, found = profile["exact"], profile["compressed"].get("forecasts")
+    if not found:
+        return without_forecasts(profile)
+    kept, peak = kept_bytes(exact), peaks_of(profile).exact
+    gains = min(each["peak_bytes"] for each in found) < WORTH * exact["peak"]["bytes"]
+    if not gains and mostly_uncompressed(profile):
+        return (
+            "Conversion gains next to nothing here, since most of what is kept for backward belongs to layers that are "
+            f"not compressed: {holders(profile)}."
+        )
     if kept < peak / 2:
+        # where all of the peak grows with the batch, what is kept stays as small a part of it
+        growing = max((growing for _, growing in exact["extremes"]), default=0)
+        change = " A larger batch or image would change that." if growing < exact["peak"]["bytes"] / 2 else ""
         return (
             "Activations are less than half of exact training's peak here: without all of them it would still be about "
-            f"{readable(peak - kept)}. A larger batch or image would change that."
+            f"{readable(peak - kept)}.{change}"
         )
-    swapped = [found for found in run["forecasts"] if found["level"] == "L4"]
-    candidates = [found for found in run["forecasts"] if found["level"] != "L4"]
-    least = min(found["peak_bytes"] for found in candidates)
-    advised = max(
-        (found for found in candidates if found["peak_bytes"] <= CLOSE * least), key=lambda found: found["bits"]
-    )
+    if not gains:
+        return f"No setting is expected to lower the peak of this step by more than {100 - 100 * WORTH:.0f} %."
+    return advised(found, exact["peak"]["bytes"])
+
+
+def without_forecasts(profile: Mapping[str, Any]) -> str:
+    """Say what follows where other settings cannot be told from this run."""
+    run, own = profile["compressed"], LEVELS[profile["settings"]["level"]]
+    every_kind = own.get("compress_activation", True) and own.get("enable_quantized_bn", True)
+    if not every_kind or any(row["kept_bytes"] for row in run["rows"]):
+        return "Profile at level L3 to see what other levels would keep."
+    most = f"; what is kept for backward belongs to others: {holders(profile)}" if uncompressed(run) else ""
+    return f"No layer of this model is compressed, so no level would help{most}."
+
+
+def advised(found: Sequence[Mapping[str, Any]], exact_peak: int) -> str:
+    """Advise one of several settings, of which one at least lowers the peak."""
+    swapped = [each for each in found if each["level"] == "L4"]
+    candidates = [each for each in found if each["level"] != "L4"]
+    least = min(each["peak_bytes"] for each in candidates)
+    best = max((each for each in candidates if each["peak_bytes"] <= CLOSE * least), key=lambda each: each["bits"])
     text = (
-        f"Advice: {advised['level']} at {advised['bits']} bits, expected to keep {readable(advised['kept_bytes'])} "
-        f"with a peak of {readable(advised['peak_bytes'])}, "
-        f"{times(profile['exact']['peak']['bytes'], advised['peak_bytes'])} below exact training"
+        f"Advice: {best['level']} at {best['bits']} bits, expected to keep {readable(best['kept_bytes'])} with a peak "
+        f"of {readable(best['peak_bytes'])}, {times(exact_peak, best['peak_bytes'])} below exact training"
     )
-    if advised["peak_bytes"] > least:
-        text += f"; fewer bits would lower the peak by {100 - 100 * least / advised['peak_bytes']:.0f} % and add noise"
+    if (less := round(100 - 100 * least / best["peak_bytes"])) > 0:
+        text += f"; fewer bits would lower the peak by {less} % and add noise"
     if swapped and swapped[0]["peak_bytes"] < least / CLOSE:
         text += f". If that is still too much, L4 keeps codes on disk: about {readable(swapped[0]['peak_bytes'])}"
     return f"{text}."
 
 
-def peak_of(run: Mapping[str, Any]) -> int:
-    """Return the peak of a step as the system saw it, or as replayed where it does not tell.
-
-    The system sees pages that others of the process take as well: of a small step they are most.
-    """
-    seen = run["true_peak"] or 0
-    return int(seen if seen >= MEASURABLE_BYTES else run["peak"]["bytes"])
+def as_much(before: float, after: float) -> bool:
+    """Tell whether two measurements are too close for a difference to mean anything."""
+    return abs(after - before) <= STEADY * max(before, after)
 
 
 def times(before: float, after: float) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from actnn.core.memory import readable
 from actnn.report.timeline import STORE
 
 # a layer that is not compressed and keeps less than this, statistics of a few channels, is not worth a row
@@ -92,3 +93,57 @@ def kept_bytes(run: Mapping[str, Any]) -> int:
         return sum(run["kept"].values()) - held + max(held, run["stored"])
     rest = sum(nbytes for layer, nbytes in run["kept"].items() if layer not in coded and layer != STORE)
     return rest + sum(coded.values())
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What lies between the sum of a table of layers and what a run keeps in all.
+
+    ``anyway_bytes`` are values of which layers keep codes and which cost exact training nothing: it only refers to
+    them, as the batch was there before the step, or another layer keeps them.
+    """
+
+    unlisted_exact_bytes: int
+    unlisted_kept_bytes: int
+    unlisted_peak_bytes: int
+    anyway_bytes: int
+
+
+def balance(profile: Mapping[str, Any], found: Sequence[Layer]) -> Balance:
+    """Return what to add to the sums of all layers, and to take off, for the totals of both runs."""
+    run, exact = profile["compressed"], profile["exact"]
+    listed = {layer.name for layer in found}
+    unlisted = sum(nbytes for name, nbytes in exact["kept"].items() if name not in listed)
+    return Balance(
+        unlisted,
+        kept_bytes(run) - sum(layer.kept_bytes for layer in found),
+        run["peak"]["bytes"] - sum(layer.peak_bytes for layer in found),
+        sum(layer.exact_bytes for layer in found) + unlisted - kept_bytes(exact),
+    )
+
+
+def uncompressed(run: Mapping[str, Any]) -> dict[str, int]:
+    """Return what each layer without a code keeps in memory, most first; what is outside layers has no name."""
+    coded = {row["layer"] for row in run.get("rows", ())}
+    found = {layer: nbytes for layer, nbytes in run["kept"].items() if layer not in coded and layer != STORE}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def holders(profile: Mapping[str, Any], most: int = 3) -> str:
+    """Say how much the kinds of layers keep that keep most without a code."""
+    kinds: dict[str, dict[str, int]] = {}
+    for layer, nbytes in uncompressed(profile["compressed"]).items():
+        # as the user wrote the model: conversion wraps the whole of it
+        kinds.setdefault(profile["exact"]["kinds"].get(layer, ""), {})[layer] = nbytes
+    total = sum(sum(own.values()) for own in kinds.values())
+    ranked = sorted(kinds.items(), key=lambda item: -sum(item[1].values()))
+    # what keeps less than a twentieth explains nothing
+    shown = [(kind, own) for kind, own in ranked[:most] if 20 * sum(own.values()) >= total]
+    return ", ".join(f"{readable(sum(own.values()))} to {holder(kind, list(own))}" for kind, own in shown)
+
+
+def holder(kind: str, names: Sequence[str]) -> str:
+    """Name the layers of one kind."""
+    if not kind:
+        return "the loss and whatever else is outside layers"
+    return f"{names[0]} ({kind})" if len(names) == 1 else f"{len(names)} layers of kind {kind}"

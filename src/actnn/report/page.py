@@ -10,9 +10,10 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from actnn.report.advice import peak_of, sentences
+from actnn.report.advice import sentences
 from actnn.report.blocks import CATEGORIES
-from actnn.report.layers import kept_bytes, layers, total_variance
+from actnn.report.layers import balance, kept_bytes, layers, total_variance
+from actnn.report.peaks import peaks_of
 
 SCRIPTS = ("format.js", "chart.js", "table.js", "main.js")
 RUN = ("phases", "times", "categories", "layers", "runs", "peak", "true_peak", "resident", "always_there")
@@ -48,15 +49,18 @@ def embedded(values: Mapping[str, Any]) -> str:
 def data(profile: Mapping[str, Any], memory: int | None) -> dict[str, Any]:
     """Return what the page shows."""
     runs = {name: {key: profile[name][key] for key in RUN} for name in ("exact", "compressed")}
+    peaks, table = peaks_of(profile), layers(profile)
     for name, run in runs.items():
         run["kept_bytes"] = kept_bytes(profile[name])
-        run["peak_bytes"] = peak_of(profile[name])
+        run["peak_bytes"] = getattr(peaks, name)
     return {
         "settings": profile["settings"],
         "machine": profile["machine"],
         "categories": [{"name": name, "meaning": meaning} for name, meaning in CATEGORIES.items()],
         "runs": runs,
-        "table": [asdict(layer) for layer in layers(profile)],
+        "replayed": peaks.replayed,
+        "table": [asdict(layer) for layer in table],
+        "balance": asdict(balance(profile, table)),
         "average_bits": profile["compressed"]["average_bits"],
         "variance": total_variance(profile["compressed"]),
         "forecasts": profile["compressed"].get("forecasts", []),

@@ -7,7 +7,7 @@ from typing import Any
 
 from actnn.core.memory import readable
 from actnn.report.advice import sentences
-from actnn.report.layers import Layer, kept_bytes, layers
+from actnn.report.layers import LEAST_BYTES, Layer, kept_bytes, layers
 
 MOST_ROWS = 12
 CONTESTANTS = ("exact", "compressed")
@@ -29,6 +29,8 @@ def layer_lines(found: Sequence[Layer]) -> list[str]:
     """Return the layers that keep most."""
     cells = [("layer", "kind", "exact", "kept", "bits", "sensitivity", "variance", "also read by")]
     ranked = sorted(found, key=lambda layer: -layer.kept_bytes)
+    if not ranked:
+        return [f"No layer keeps {readable(LEAST_BYTES)} or more for backward."]
     for layer in ranked[:MOST_ROWS]:
         sizes = readable(layer.exact_bytes), readable(layer.kept_bytes)
         figures = number(layer.bits, ".2f"), number(layer.sensitivity, ".1e"), number(layer.variance, ".1e")
@@ -56,8 +58,15 @@ def totals(profile: Mapping[str, Any]) -> list[str]:
     ):
         figures = value(exact), value(compressed)
         if None not in figures:
-            cells.append((label, *map(readable, figures), f"{figures[0] / max(1, figures[1]):.1f}x"))
+            cells.append((label, *map(readable, figures), ratio(*figures)))
     return aligned(cells)
+
+
+def ratio(before: int, after: int) -> str:
+    """Return how many times less that is, to a figure that says something where it is more."""
+    if not (before and after):
+        return "-"
+    return f"{before / after:.1f}x" if before >= after / 2 else f"{before / after:.1g}x"
 
 
 def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,16 @@ from actnn.torch.memory import KeptBytes, trim_caches
 from actnn.torch.swapping import SwappedActivations
 
 # the model's own dictionaries, which its wrapper has too
-SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+SHARED = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_non_persistent_buffers_set",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 
 
 class QModule(Wrapper, nn.Module):
@@ -45,6 +55,14 @@ class QModule(Wrapper, nn.Module):
         layers = list(model.named_modules())
         self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Module)), SHARED)
 
+    def _prepared(self, forward: Any) -> Any:
+        policy = self._session.policy
+        # torch.compile would trace, and freeze, what a session decides anew in every step; without this module, whose
+        # import takes long, nothing compiles
+        if "torch._dynamo" in sys.modules and torch.is_grad_enabled() and (policy.compress or policy.swap):
+            return torch.compiler.disable(forward)
+        return forward
+
     def _recording(self) -> bool:
         return torch.is_grad_enabled()
 
@@ -69,6 +87,10 @@ class QModule(Wrapper, nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load the plain model's state."""
         return self._model.load_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        # what a model asks that holds this one
+        self._model._load_from_state_dict(*args, **kwargs)
 
     def train(self, mode: bool = True) -> QModule:
         """Switch this model, and no other, between training and evaluation."""

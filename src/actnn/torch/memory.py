@@ -46,19 +46,19 @@ class KeptBytes(saved_tensors_hooks):
         return self
 
     def _note(self, tensor: Tensor) -> Left:
-        whole = compute_tensor_bytes(tensor) if is_sparse(tensor) else tensor.untyped_storage().nbytes()
+        whole = tensor.untyped_storage().nbytes() if has_memory(tensor) else compute_tensor_bytes(tensor)
         self._blocks.count(address(tensor), whole)
         return Left.of(ARRAYS, tensor)
 
 
 def address(tensor: Tensor) -> int:
-    """Return where a tensor's memory is, or the tensor itself where it lies in several places."""
-    return id(tensor) if is_sparse(tensor) else tensor.untyped_storage().data_ptr()
+    """Return where a tensor's memory is, or a number of its own where it has none."""
+    return tensor.untyped_storage().data_ptr() if has_memory(tensor) else id(tensor)
 
 
-def is_sparse(tensor: Tensor) -> bool:
-    """Tell whether a tensor has no memory of its own, but is made of others."""
-    return tensor.layout is not torch.strided
+def has_memory(tensor: Tensor) -> bool:
+    """Tell whether a tensor lies in memory of its own; sparse and distributed ones are made of others."""
+    return tensor.layout is torch.strided and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def trim_caches(model: nn.Module, threshold: float) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from actnn.bench import harness
 from actnn.cli.extras import require
+from actnn.cli.files import UNFINISHED
 from actnn.cli.train import checkpoint
 from actnn.cli.train.checkpoint import CheckpointError, said
 from actnn.cli.train.contestants import contestants, fingerprint, load_data
 from actnn.cli.train.display import Display, Outcome, show
 from actnn.cli.train.interruption import Interrupted, Interruption
-from actnn.cli.train.journal import Board, Journal
+from actnn.cli.train.journal import EVENT_FILES, Board, Journal
 from actnn.cli.train.lock import alone
 from actnn.cli.train.options import Settings, parse
 from actnn.cli.train.run import Run, versions
@@ -66,6 +68,7 @@ def train(settings: Settings, arguments: Namespace, interruption: Interruption) 
         run = carried_out(settings, trainings, state, about, arguments, interruption)
     show(run.outcomes, settings.epochs)
     print(f"weights: {arguments.out / WEIGHTS}, log: {arguments.out / LOG}")
+    run.check_memory(say)
 
 
 def carried_out(
@@ -80,10 +83,10 @@ def carried_out(
     out: Path = arguments.out
     leader = next(iter(trainings.values()))
     taken = 0 if state is None else next(iter(state["trainings"].values()))["taken"]
+    replaced = files_of_a_run(out) if arguments.overwrite else []
     board = Board(out / EVENTS, taken) if arguments.tensorboard else None
-    if state is None:
-        with said(out):
-            (out / CHECKPOINT).unlink(missing_ok=True)
+    if replaced:
+        remove(replaced, out)
     log = Journal(out / LOG, 0 if state is None else state["log"], board)
     with log as journal, Display(trainings, leader.steps, taken) as display:
         run = Run(
@@ -104,6 +107,22 @@ def carried_out(
     weights = checkpoint.serialized(list(trainings.values())[-1].model.state_dict())
     checkpoint.write(out / WEIGHTS, weights, kept=out)
     return run
+
+
+def files_of_a_run(out: Path) -> list[Path]:
+    """Return the files that a run may have left in a folder, but for its log, which the next one begins anew."""
+    written = [out / f"{name}{suffix}" for name in (CHECKPOINT, WEIGHTS) for suffix in ("", UNFINISHED)]
+    return [*written, *(out / EVENTS).glob(EVENT_FILES)]
+
+
+def remove(files: Sequence[Path], out: Path) -> None:
+    """Remove what a run left, so that nothing of it is taken for the next one's; what is not its own stays."""
+    with said(out):
+        for path in files:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        # as long as there are events, or something of somebody else's, it cannot be removed
+        (out / EVENTS).rmdir()
 
 
 def earlier(settings: Settings, arguments: Namespace) -> dict[str, Any] | None:

@@ -33,12 +33,16 @@ class Figures:
 
 @dataclass
 class Outcome:
-    """What one training reached so far: its last epoch's figures, the seconds of all its steps, and bytes kept."""
+    """What one training reached so far: its last epoch's figures, the seconds of all its steps, and bytes kept.
+
+    ``within_budget`` is whether any step kept no more than a memory budget allows, None where there is none.
+    """
 
     loss: float | None = None
     accuracy: float | None = None
     seconds: float = 0.0
     kept_bytes: int | None = None
+    within_budget: bool | None = None
 
 
 class Display:

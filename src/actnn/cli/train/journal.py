@@ -15,6 +15,8 @@ from typing import Any
 
 from actnn.cli.train.checkpoint import OutputError, said
 
+# how TensorBoard's writer calls its files
+EVENT_FILES = "events.out.tfevents.*"
 FIGURES = ("loss", "accuracy", "rate", "images_per_second", "kept_bytes", "resident_bytes")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from actnn.cli.train.interruption import Interrupted, Interruption
 from actnn.cli.train.journal import Journal
 from actnn.cli.train.options import Every, Settings
 from actnn.cli.training import Training
+from actnn.core.memory import readable
 from actnn.errors import ActnnError
 
 LONGEST_REASON = 200
@@ -35,6 +37,10 @@ LONGEST_REASON = 200
 
 class DivergedError(ActnnError):
     """A training whose loss is no longer a number."""
+
+
+class BudgetMissedError(ActnnError):
+    """A run that ended before any step kept within its memory budget."""
 
 
 @dataclass
@@ -104,8 +110,8 @@ class Run:
         seconds = time.perf_counter() - begin
         outcome = self.outcomes[name]
         outcome.seconds += seconds
-        if watch is not None and (images == training.batch or outcome.kept_bytes is None):
-            outcome.kept_bytes = self._kept(name, watch)
+        if images == training.batch or outcome.kept_bytes is None:
+            self._note_kept(name, watch)
         figures = Figures(loss, images / seconds, outcome.kept_bytes, resident_bytes())
         self.display.step(name, training.taken, figures)
         if logged or not math.isfinite(loss):
@@ -129,6 +135,22 @@ class Run:
             self.journal.write("epoch", **place, **asdict(outcome))
             self.display.say(
                 epoch_line(name, training.epoch_number, self.settings.epochs, outcome.loss, outcome.accuracy, speed)
+            )
+
+    def check_memory(self, say: Callable[[str], object]) -> None:
+        """Raise BudgetMissedError where no step kept within the budget; say so where only the last one did not."""
+        for name, outcome in self.outcomes.items():
+            allowed, kept = self.settings.memory, outcome.kept_bytes
+            if outcome.within_budget is None or allowed is None or kept is None or kept <= allowed:
+                continue
+            if outcome.within_budget:
+                say(f"--memory {readable(allowed)} was met, but not in the end: the last step kept {readable(kept)}.")
+                continue
+            steps = self.trainings[name].steps
+            first = "the only step measures" if steps == 1 else f"the first of {steps} steps measure"
+            raise BudgetMissedError(
+                f"--memory {readable(allowed)} was not met: {first}, and {readable(kept)} were kept. Train more steps, "
+                "or allow more."
             )
 
     def save(self) -> None:
@@ -168,12 +190,16 @@ class Run:
 
         return KeptBytes(training.model)
 
-    def _kept(self, name: str, watch: Any) -> int:
-        """Return what a forward kept; a model with a budget counts by itself, hidden from who counts outside."""
-        if self.settings.memory is None or name == EXACT:
-            return watch.total
-        report = self.trainings[name].model.report()
-        return report.kept_bytes + report.other_bytes
+    def _note_kept(self, name: str, watch: Any | None) -> None:
+        """Note what a forward kept; a model with a budget counts by itself, hidden from who counts outside."""
+        outcome, allowed = self.outcomes[name], self.settings.memory
+        if allowed is not None and name != EXACT:
+            # in every step: the first ones, which measure, keep more than those that nobody logs
+            report = self.trainings[name].model.report()
+            outcome.kept_bytes = report.kept_bytes + report.other_bytes
+            outcome.within_budget = bool(outcome.within_budget) or outcome.kept_bytes <= allowed
+        elif watch is not None:
+            outcome.kept_bytes = watch.total
 
 
 def as_json(figures: Figures) -> dict[str, Any]:

@@ -11,6 +11,7 @@ NOTE [PyLayer]
 5. A saved None would be given to saved-tensor hooks.
 6. Paddle checks the versions of what its own operations save, and of nothing that a PyLayer saves. Somebody's hooks may
    have put another tensor in the place of a saved one, with versions of its own.
+7. Paddle drops what a hook on a PyLayer's output returns: users get a view of it, on which their hooks count.
 """
 
 from __future__ import annotations
@@ -57,9 +58,11 @@ class Function(PyLayer):
         """Return the output, recorded by autograd."""
         once = Once(site.name)
         y = cls.apply(once, site, *arguments)
-        if not y.stop_gradient:
-            y.register_hook(once)
-        return y
+        if y.stop_gradient:
+            return y
+        y.register_hook(once)
+        # rule 7
+        return y.view(y.shape)
 
 
 class Once:

@@ -12,7 +12,9 @@ function percent(part, whole) {
 }
 
 function ratio(before, after) {
-  return after ? `${(before / after).toFixed(1)}×` : "–";
+  if (!after) return "–";
+  // one figure that says something of what grows by much
+  return before && before < after / 2 ? `${Number((before / after).toPrecision(1))}×` : `${(before / after).toFixed(1)}×`;
 }
 
 /** Return a small number with the power of ten written out. */
@@ -40,6 +42,11 @@ function draw(parent, tag, attributes = {}, text = "") {
   element.textContent = text;
   parent.append(element);
   return element;
+}
+
+/** Return a path that may break before its parts, but not before a number. */
+function breakable(name) {
+  return name.split(/(?<=\.)(?!\d)/).flatMap((part, index) => (index ? [make("wbr"), part] : [part]));
 }
 
 function chip(color) {

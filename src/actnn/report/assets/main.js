@@ -13,15 +13,19 @@ function masthead() {
   find("settings").textContent = `batch ${settings.batch} · input ${settings.input.join("×")} · level ${LEVEL}${torch} · ${data.machine.date}`;
 }
 
-function figure(name, value, unit, detail, first = false) {
+function figure(name, value, unit, detail, tone = "") {
   const big = make("p", { class: "value" }, value, make("small", {}, unit));
-  return make("div", { class: first ? "figure first" : "figure" }, make("p", { class: "name" }, name), big, make("p", { class: "detail" }, detail));
+  return make("div", { class: `figure ${tone}`.trim() }, make("p", { class: "name" }, name), big, make("p", { class: "detail" }, detail));
 }
 
+/** Compare two amounts; only less is coloured as a success, and what rounds to no change is none. */
 function comparison(name, before, after, first = false) {
   const [more, less] = [Math.max(before, after), Math.min(before, after)];
-  const unit = after < before ? "less" : after > before ? "more" : "as much";
-  return figure(name, ratio(more, less), unit, `${bytes(before)} → ${bytes(after)}`, first);
+  const same = more === less || ratio(more, less) === ratio(1, 1);
+  const detail = `${bytes(before)} → ${bytes(after)}`;
+  if (same) return figure(name, ratio(1, 1), "as much", detail);
+  if (after > before) return figure(name, ratio(more, less), "more", detail, "worse");
+  return figure(name, ratio(more, less), "less", detail, first ? "better" : "");
 }
 
 const always = Object.values(compressed.always_there).reduce((sum, held) => sum + held, 0);
@@ -30,7 +34,7 @@ function figures() {
   const [before, after] = [exact.peak_bytes, compressed.peak_bytes];
   find("figures").append(
     comparison("Kept for backward", exact.kept_bytes, compressed.kept_bytes, true),
-    comparison("Peak of a step", before, after, true),
+    comparison(data.replayed ? "Peak of a step, as allocated" : "Peak of a step", before, after, true),
     comparison("With weights, gradients, optimizer", before + always, after + always),
     data.average_bits === null
       ? figure("Codes", "–", "", "this level keeps none")
@@ -145,7 +149,7 @@ theme();
 masthead();
 figures();
 const charts = timeline((name) => table.mark(name));
-const table = new LayerTable(find("layers"), find("search"), find("count"), data.table, (name) => charts.forEach((chart) => chart.highlight(name)));
+const table = new LayerTable(find("layers"), find("search"), find("count"), data.table, data.balance, (name) => charts.forEach((chart) => chart.highlight(name)));
 words();
 peaks();
 footer();

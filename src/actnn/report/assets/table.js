@@ -28,7 +28,7 @@ function cells(layer, mostExact) {
   };
   const figure = (text) => make("td", { class: "figure-cell" }, text);
   return [
-    make("td", { class: "name-cell" }, layer.name),
+    make("td", { class: "name-cell" }, ...breakable(layer.name)),
     make("td", { class: "kind" }, layer.kind),
     meter(layer.exact_bytes, "of-exact"),
     meter(layer.kept_bytes, "of-codes"),
@@ -43,8 +43,8 @@ function cells(layer, mostExact) {
 
 /** The table of layers: sorted by any column, narrowed by a search, and pointing at the picture. */
 class LayerTable {
-  constructor(table, search, count, layers, onLayer) {
-    Object.assign(this, { table, count, onLayer, layers, sorting: { key: "kept_bytes", down: true } });
+  constructor(table, search, count, layers, balance, onLayer) {
+    Object.assign(this, { table, count, onLayer, layers, balance, sorting: { key: "kept_bytes", down: true } });
     for (const layer of layers) {
       layer.code = codeText(layer);
       layer.ratio = layer.kept_bytes && layer.exact_bytes ? layer.exact_bytes / layer.kept_bytes : null;
@@ -106,12 +106,27 @@ class LayerTable {
     this.foot(found);
   }
 
+  /** Sum what is shown; below all layers, lead from their sum to what the whole step keeps. */
   foot(found) {
     const sum = (key) => found.reduce((total, layer) => total + layer[key], 0);
-    const [exact, kept] = [sum("exact_bytes"), sum("kept_bytes")];
-    const texts = ["total", "", bytes(exact), bytes(kept), ratio(exact, kept), "", "", bytes(sum("peak_bytes")), "", ""];
-    const row = make("tr", {}, ...texts.map((text, index) => make("td", { class: COLUMNS[index].text ? "" : "figure-cell" }, text)));
-    this.table.tFoot.replaceChildren(row);
+    const [exact, kept, peak] = [sum("exact_bytes"), sum("kept_bytes"), sum("peak_bytes")];
+    if (this.sought !== "") {
+      this.table.tFoot.replaceChildren(this.total("those found", exact, kept, peak));
+      return;
+    }
+    const { unlisted_exact_bytes: ofExact, unlisted_kept_bytes: ofKept, unlisted_peak_bytes: atPeak, anyway_bytes: anyway } = this.balance;
+    const rows = [this.total("all layers", exact, kept, peak, "part")];
+    if (ofExact || ofKept || atPeak) rows.push(this.total("the loss, and what else is not listed", ofExact, ofKept, atPeak, "part"));
+    if (anyway) rows.push(this.total(anyway > 0 ? "not kept: the batch, or another layer's" : "kept beside what codes stand for", -anyway, 0, 0, "part"));
+    if (rows.length === 1) rows.pop();
+    this.table.tFoot.replaceChildren(...rows, this.total("total", exact + ofExact - anyway, kept + ofKept, peak + atPeak));
+  }
+
+  total(name, exact, kept, peak, kind = "") {
+    const amount = (held) => (held ? `${held < 0 ? "−" : ""}${bytes(Math.abs(held))}` : "–");
+    const figure = (text) => make("td", { class: "figure-cell" }, text);
+    const share = kind === "" ? ratio(exact, kept) : "";
+    return make("tr", { class: kind }, make("td", { colspan: 2 }, name), figure(amount(exact)), figure(amount(kept)), figure(share), make("td", { colspan: 2 }), figure(amount(peak)), make("td", { colspan: 2 }));
   }
 
   /** Mark the row of the layer that runs where the pointer is. */

@@ -70,8 +70,12 @@ class CompressedBatchNorm(Compressed, BatchNormLayer):
         """Update the running statistics as the plain layer does."""
         if not (self.training and self.track_running_stats) or self.running_mean is None:
             return
-        self.num_batches_tracked.add_(1)
-        factor = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        factor = self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            factor = 1.0 / float(self.num_batches_tracked) if factor is None else factor
+        # as torch's own: without a number of batches there is no average over them
+        factor = 0.0 if factor is None else factor
         unbiased = statistics.variance * (statistics.count / max(1, statistics.count - 1))
         self.running_mean.copy_(rules.running(self.running_mean, statistics.mean, factor))
         self.running_var.copy_(rules.running(self.running_var, unbiased, factor))
