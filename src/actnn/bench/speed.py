@@ -19,7 +19,8 @@ from actnn.cli.arguments import at_least
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")
 BATCHES = (4, 8, 16, 32, 64, 128)
-WARM_UP_STEPS = 1
+# a level learns in its first steps who reads its codes, and what noise does
+WARM_UP_STEPS = 3
 EXAMPLE = "actnn bench speed --model resnet50 --batches 4,8,16,32 --memory-limit 3GB"
 
 
