@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 
 import pytest
 import torch
 from image_files import write_idx_set, write_image_folder
+from tiny_runs import events, train
 
 from actnn import cli
 from actnn.cli import extras
@@ -17,18 +17,6 @@ from actnn.cli.train import checkpoint, options
 from actnn.cli.train.checkpoint import CheckpointError, OutputError
 from actnn.cli.train.display import Figures
 from actnn.cli.train.lock import alone
-
-TINY = ["--images", "48", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
-TINY += ["--threads", "1", "--rate", "0.05"]
-
-
-def train(out: Path, *more: str) -> int:
-    return cli.main(["train", *TINY, "--out", str(out), *more])
-
-
-def events(out: Path, kind: str) -> list[dict]:
-    found = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [event for event in found if event["event"] == kind]
 
 
 def only_line(capsys) -> str:

@@ -10,17 +10,10 @@ from pathlib import Path
 
 import pytest
 from image_files import write_image_folder
+from tiny_runs import train
 
-from actnn import cli
 from actnn.cli import train as command
 from actnn.cli.train.checkpoint import OutputError, said
-
-TINY = ["--images", "32", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
-TINY += ["--threads", "1", "--rate", "0.05"]
-
-
-def train(out: Path, *more: str) -> int:
-    return cli.main(["train", *TINY, "--out", str(out), *more])
 
 
 def last_line(capsys) -> str:

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
+from tiny_runs import events, train
 
-from actnn import cli
 from actnn.core.report import Report
-
-TINY = ["--images", "48", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
-TINY += ["--threads", "1", "--rate", "0.05"]
-
-
-def train(out: Path, *more: str) -> int:
-    return cli.main(["train", *TINY, "--out", str(out), *more])
-
-
-def events(out: Path, kind: str) -> list[dict]:
-    found = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [event for event in found if event["event"] == kind]
 
 
 def test_a_memory_budget_is_kept(tmp_path):

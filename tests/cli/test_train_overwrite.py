@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from tiny_runs import train
 
-from actnn import cli
 from actnn.cli import train as command
 from actnn.cli.train.interruption import Interrupted
-
-TINY = ["--images", "48", "--batch", "16", "--model", "small_classifiers:with_dropout", "--epochs", "1"]
-TINY += ["--threads", "1", "--rate", "0.05"]
-
-
-def train(out: Path, *more: str) -> int:
-    return cli.main(["train", *TINY, "--out", str(out), *more])
 
 
 def interrupted(run) -> None:
