@@ -138,7 +138,9 @@ def test_the_replayed_peak_is_the_resident_one(profiled, contestant):
     found = profiled[contestant]
     if found["true_peak"] is None:
         pytest.skip("this system does not tell the peak of a process")
-    assert abs(found["peak"]["bytes"] - found["true_peak"]) < 4 * MEGABYTE
+    # codes on their way to disk may have left before the peak, or not: nobody can tell which the replay should count
+    swapped = sum(row["swapped_bytes"] for row in found.get("rows", ()))
+    assert abs(found["peak"]["bytes"] - found["true_peak"]) < 4 * MEGABYTE + swapped
 
 
 @pytest.mark.slow
