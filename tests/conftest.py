@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from actnn.bench.memory import MALLOC_SETTINGS
+from actnn.measuring.memory import MALLOC_SETTINGS
 
 # helper modules are imported by name; this folder is not one that a framework's name could hide in
 sys.path.insert(0, str(Path(__file__).parent / "support"))

@@ -19,8 +19,8 @@ from actnn.errors import (
 )
 
 if TYPE_CHECKING:
-    from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
-    from actnn.core.usage import compute_tensor_bytes
+    from actnn.model.usage import compute_tensor_bytes
+    from actnn.settings import QBNScheme, QScheme, config, set_optimization_level
 
 # resolved on first use, so that a framework is loaded only by those who use it
 _LAZY = dict.fromkeys(
@@ -49,11 +49,11 @@ _LAZY = dict.fromkeys(
     "actnn.torch",
 ) | {
     # numpy with them: the command line must be able to catch Ctrl-C before that is loaded
-    "QBNScheme": "actnn.core.settings",
-    "QScheme": "actnn.core.settings",
-    "config": "actnn.core.settings",
-    "set_optimization_level": "actnn.core.settings",
-    "compute_tensor_bytes": "actnn.core.usage",
+    "QBNScheme": "actnn.settings",
+    "QScheme": "actnn.settings",
+    "config": "actnn.settings",
+    "set_optimization_level": "actnn.settings",
+    "compute_tensor_bytes": "actnn.model.usage",
 }
 
 __all__ = [
@@ -94,7 +94,7 @@ class _AnyWrapper(type):
     """The type of QModule: models that either front end converted are its instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        from actnn.core.conversion import Wrapper
+        from actnn.model.conversion import Wrapper
 
         return isinstance(instance, Wrapper)
 
@@ -104,7 +104,7 @@ class QModule(metaclass=_AnyWrapper):
 
     def __new__(cls, model: Any, **settings: Any) -> Any:
         """Convert a torch.nn.Module or a paddle.nn.Layer with its own front end's QModule."""
-        from actnn.core.conversion import Wrapper, check_layers
+        from actnn.model.conversion import Wrapper, check_layers
 
         if isinstance(model, Wrapper):
             check_layers(model, ())
@@ -118,7 +118,7 @@ def verify(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 def get_memory_usage(print_info: bool = False) -> int:
     """Return the bytes that tensors take on accelerators or, where there are none, that this process holds."""
-    from actnn.core.usage import memory_usage
+    from actnn.model.usage import memory_usage
 
     fronts = [front_end for framework, front_end in _FRONT_ENDS.items() if framework in sys.modules]
     loaded = [import_module(f"{front_end}.memory") for front_end in fronts]

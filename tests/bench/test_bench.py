@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actnn.bench import harness, kernels, step, tables, variance
+from actnn.bench import kernels, step, tables, variance
 from actnn.errors import ConfigError
+from actnn.measuring import timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,26 +21,26 @@ def lines(capsys) -> list[dict]:
 
 def test_contestants_take_turns_and_the_warm_up_does_not_count():
     calls = []
-    times = harness.interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2, warm_up=1)
+    times = timing.interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2, warm_up=1)
     assert calls == ["a", "b"] * 3
     assert [len(seconds) for seconds in times.values()] == [2, 2]
 
 
 def test_a_summary_is_the_median_and_the_quartiles():
-    found = harness.summary([5.0, 1.0, 2.0, 4.0, 3.0])
+    found = timing.summary([5.0, 1.0, 2.0, 4.0, 3.0])
     assert found == {"seconds": 3.0, "first_quartile": 2.0, "third_quartile": 4.0}
 
 
 def test_records_are_appended(tmp_path):
     out = tmp_path / "folder" / "records.jsonl"
     for number in range(2):
-        harness.append({"number": number}, out)
-    assert [record["number"] for record in harness.records(out)] == [0, 1]
+        timing.append({"number": number}, out)
+    assert [record["number"] for record in timing.records(out)] == [0, 1]
 
 
 def test_a_full_disk_is_said_in_one_line():
     with pytest.raises(ConfigError, match="No space left"):
-        harness.append({"number": 1}, Path("/dev/full"))
+        timing.append({"number": 1}, Path("/dev/full"))
 
 
 @pytest.mark.parametrize("line", [b"5", b"[1]", b"null", b"{", b"", b'{"name": "\xff"}', b"\0\0\0\0"])
@@ -47,20 +48,20 @@ def test_a_line_that_is_no_record_is_an_error_that_names_it(line, tmp_path):
     out = tmp_path / "records.jsonl"
     out.write_bytes(b'{"number": 1}\n' + line + b"\n")
     with pytest.raises(ConfigError, match=r"line 2 of .*records\.jsonl is not a record \(.*\): remove that line"):
-        harness.records(out)
+        timing.records(out)
 
 
 def test_a_record_that_was_torn_is_left_out_and_written_over(tmp_path):
     out = tmp_path / "records.jsonl"
     out.write_bytes(b'{"number": 1}\n{"numb')
-    assert harness.records(out) == [{"number": 1}]
-    harness.append({"number": 2}, out)
+    assert timing.records(out) == [{"number": 1}]
+    timing.append({"number": 2}, out)
     assert out.read_bytes() == b'{"number": 1}\n{"number": 2}\n'
 
 
 def test_records_are_not_read_from_a_device():
     with pytest.raises(ConfigError, match="/dev/zero is not a file"):
-        harness.records(Path("/dev/zero"))
+        timing.records(Path("/dev/zero"))
 
 
 def test_a_table_names_all_machines_and_commits_of_its_records():
@@ -74,15 +75,15 @@ def test_a_table_names_all_machines_and_commits_of_its_records():
 
 def test_records_that_cannot_be_read_are_said_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
-        harness.records(tmp_path)
+        timing.records(tmp_path)
 
 
 def test_there_are_no_records_where_there_is_no_file(tmp_path):
     (tmp_path / "file").write_text("")
-    assert harness.records(tmp_path / "none.jsonl") == harness.records(tmp_path / "file" / "none.jsonl") == []
+    assert timing.records(tmp_path / "none.jsonl") == timing.records(tmp_path / "file" / "none.jsonl") == []
 
 
-@pytest.mark.parametrize("megabytes", ["999999999", str(harness.memory_bytes() // 2**20)])
+@pytest.mark.parametrize("megabytes", ["999999999", str(timing.memory_bytes() // 2**20)])
 def test_more_than_the_machine_can_hold_is_said_before_the_kernels_are_measured(megabytes):
     with pytest.raises(ConfigError, match=f"--megabytes {megabytes} is too much .* give at most "):
         kernels.main(["--megabytes", megabytes])

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from actnn import cli
-from actnn.bench import accuracies, convergence, plots, tables
-from actnn.cli import datasets, extras
-from actnn.cli.datasets import DataError, read_idx
+from actnn.bench import accuracies, convergence, drawing, tables
+from actnn.console import extras
 from actnn.errors import ActnnError
+from actnn.workloads import datasets
+from actnn.workloads.datasets import DataError, read_idx
 
 TINY = ["--data", "digits", "--images", "64", "--epochs", "1", "--batch", "32", "--channels", "4,4,4"]
 
@@ -172,7 +173,7 @@ def test_a_picture_is_drawn(name, tmp_path):
         for bits in ([32] if level == "FP" else [4, 2, 1.5])
         for seed in (0, 1)
     ]
-    plots.plot(accuracies.cells(runs), "a title", tmp_path / name)
+    drawing.plot(accuracies.cells(runs), "a title", tmp_path / name)
     drawn = (tmp_path / name).read_bytes()
     if name.endswith("svg"):
         for word in (b"a title", b"L2.5", b"exact, 32 bits", b"test accuracy, %"):
@@ -194,7 +195,7 @@ def test_the_picture_is_drawn_from_what_is_recorded(small_digits, tmp_path):
     ("module", "more", "advice"),
     [
         ("sklearn", ["--data", "digits"], "pip install 'actnn[demo]'"),
-        ("matplotlib", ["--plot", "a.svg"], "pip install 'actnn[plots]'"),
+        ("matplotlib", ["--plot", "a.svg"], "pip install 'actnn[drawing]'"),
     ],
 )
 def test_what_to_install_is_said_before_training(module, more, advice, tmp_path, monkeypatch, capsys):

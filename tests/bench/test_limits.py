@@ -7,8 +7,9 @@ import os
 
 import pytest
 
-from actnn.bench import children, footprint, limits, maxbatch, maxmodel, measurements, speed
+from actnn.bench import maxbatch, maxmodel, memory, speed
 from actnn.errors import ConfigError
+from actnn.measuring import limits, measurements, processes
 
 pytest.importorskip("torch")
 
@@ -52,7 +53,7 @@ def test_the_largest_batch_is_found_by_real_steps_under_a_real_limit(own_model, 
 
 def test_a_limit_that_not_even_one_image_meets_is_an_error(own_model, monkeypatch):
     def full(*arguments, **options):
-        raise children.DoesNotFit("no memory")
+        raise processes.DoesNotFit("no memory")
 
     monkeypatch.setattr(measurements, "call", full)
     with pytest.raises(ConfigError, match="exact: not even 1 fits"):
@@ -61,10 +62,10 @@ def test_a_limit_that_not_even_one_image_meets_is_an_error(own_model, monkeypatc
 
 def test_a_trial_that_takes_too_long_ends_the_search(own_model, monkeypatch):
     def late(*arguments, **options):
-        raise children.TookTooLong("too long")
+        raise processes.TookTooLong("too long")
 
     monkeypatch.setattr(measurements, "call", late)
-    with pytest.raises(children.TookTooLong):
+    with pytest.raises(processes.TookTooLong):
         maxbatch.main([*SMALL, "--model", own_model, "--contestants", "exact"])
 
 
@@ -94,7 +95,7 @@ def test_the_largest_model_is_searched_in_every_dimension(monkeypatch, capsys):
         dimension = "width" if task.model.startswith("wide") else "depth" if depth else "resolution"
         value = {"depth": depth, "width": width, "resolution": task.height}[dimension]
         if value > largest[dimension]:
-            raise children.DoesNotFit("no memory")
+            raise processes.DoesNotFit("no memory")
         return {"seconds": [1.0, 1.0], "private_bytes": 10**6 * value}
 
     monkeypatch.setattr(measurements, "call", call)
@@ -120,7 +121,7 @@ def test_a_contestant_that_does_not_fit_is_not_tried_with_larger_batches(own_mod
     def call(name, task, **options):
         tried.append((options["contestant"], task.batch))
         if task.batch > {"exact": 2, "L3": 8}[options["contestant"]]:
-            raise children.DoesNotFit("no memory")
+            raise processes.DoesNotFit("no memory")
         return {"seconds": [1.0] * options["steps"]}
 
     monkeypatch.setattr(measurements, "call", call)
@@ -137,12 +138,12 @@ def test_a_contestant_that_does_not_fit_is_not_tried_with_larger_batches(own_mod
 
 def test_memory_is_measured_where_it_fits_and_computed_where_not(capsys):
     arguments = ["--models", "resnet18", "--size", "32", "--threads", "1", "--memory-limit", "500MB"]
-    assert footprint.main([*arguments, "--batches", "4", "--contestants", "exact,L3"]) == 0
+    assert memory.main([*arguments, "--batches", "4", "--contestants", "exact,L3"]) == 0
     exact, compressed = printed(capsys)
     assert exact["how"] == compressed["how"] == "measured"
     assert exact["activation_bytes"] > 10 * compressed["activation_bytes"]
     assert exact["total_bytes"] > exact["own_bytes"]
-    assert footprint.main([*arguments, "--batches", "1000", "--contestants", "exact"]) == 0
+    assert memory.main([*arguments, "--batches", "1000", "--contestants", "exact"]) == 0
     (large,) = printed(capsys)
     assert large["how"] == "computed"
     assert large["activation_bytes"] / 1000 == pytest.approx(exact["activation_bytes"] / 4, rel=0.05)
@@ -155,7 +156,7 @@ def test_what_was_computed_is_measured_where_it_fits_by_now(tmp_path, monkeypatc
     arguments += ["--out", str(tmp_path / "records.jsonl")]
     found = []
     for limit in ("1MB", "1MB", "8GB", "8GB"):
-        assert footprint.main([*arguments, "--memory-limit", limit]) == 0
+        assert memory.main([*arguments, "--memory-limit", limit]) == 0
         found += [record["how"] for record in printed(capsys)]
     assert found == ["computed", "computed", "measured", "measured"]
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 2
@@ -168,7 +169,7 @@ def test_what_a_level_keeps_is_scaled_from_two_small_batches(monkeypatch, capsys
 
     monkeypatch.setattr(measurements, "memory_of", call)
     arguments = ["--models", "resnet18", "--size", "32", "--batches", "100", "--memory-limit", "1MB"]
-    assert footprint.main([*arguments, "--contestants", "L3"]) == 0
+    assert memory.main([*arguments, "--contestants", "L3"]) == 0
     (record,) = printed(capsys)
     assert (record["how"], record["kept_bytes"], record["activation_bytes"]) == ("computed", 6000, 5900)
 
@@ -182,7 +183,7 @@ def test_what_a_level_keeps_is_scaled_from_two_small_batches(monkeypatch, capsys
         (maxbatch, ["--contestants", "L9"], "'L9' is not one of exact, checkpoint"),
         (maxmodel, ["--dimensions", "height"], "'height' is not one of"),
         (speed, ["--size", "4"], "'4' is not a size"),
-        (footprint, ["--batches", "0"], "at least 1"),
+        (memory, ["--batches", "0"], "at least 1"),
     ],
 )
 def test_bad_arguments_give_one_line_and_exit_code_2(command, bad, complaint, capsys):

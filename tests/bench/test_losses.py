@@ -9,9 +9,10 @@ import pytest
 from frameworks import NAMES
 from image_files import write_idx_set
 
-from actnn.bench import harness, losses, tables
+from actnn.bench import losses, tables
 from actnn.cli import main
 from actnn.errors import ActnnError
+from actnn.measuring import timing
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, fo
     out = tmp_path / "losses.jsonl"
     command = arguments(folder, "--framework", framework, "--contestants", "exact,L0,L3", "--out", str(out))
     assert losses.main(command) == 0
-    exact, unchanged, coded = harness.records(out)
+    exact, unchanged, coded = timing.records(out)
     assert exact["losses"] == unchanged["losses"]
     assert coded["losses"][0] == pytest.approx(exact["losses"][0], rel=1e-4)
     assert coded["losses"] != exact["losses"]
@@ -41,7 +42,7 @@ def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, fo
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert losses.main(command) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == printed
-    assert len(harness.records(out)) == 3
+    assert len(timing.records(out)) == 3
 
 
 def test_a_loss_that_is_not_finite_is_an_error(folder):

@@ -9,7 +9,8 @@ import pytest
 
 import actnn
 from actnn import cli
-from actnn.cli import doctor, extras
+from actnn.cli import doctor
+from actnn.console import extras
 from actnn.errors import ConfigError
 
 

@@ -13,8 +13,8 @@ from profiles import profile
 import actnn
 from actnn import cli
 from actnn.cli import profile as cli_profile
-from actnn.report import terminal
-from actnn.report.blocks import CATEGORIES, CODES, DECODED, EXACT
+from actnn.profiling import terminal
+from actnn.profiling.blocks import CATEGORIES, CODES, DECODED, EXACT
 
 MODELS = """
 import sys

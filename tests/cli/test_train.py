@@ -12,11 +12,11 @@ from image_files import write_idx_set, write_image_folder
 from tiny_runs import events, train
 
 from actnn import cli
-from actnn.cli import extras
 from actnn.cli.train import checkpoint, options
 from actnn.cli.train.checkpoint import CheckpointError, OutputError
 from actnn.cli.train.display import Figures
 from actnn.cli.train.lock import alone
+from actnn.console import extras
 
 
 def only_line(capsys) -> str:

@@ -8,10 +8,10 @@ import torch
 from image_files import write_idx_set, write_image_folder
 from PIL import Image
 
-from actnn.cli import datasets
-from actnn.cli.augmentation import Shifted, central_box, random_box, random_of
-from actnn.cli.datasets import DataError, Part
-from actnn.cli.image_folder import image_folder
+from actnn.workloads import datasets
+from actnn.workloads.augmentation import Shifted, central_box, random_box, random_of
+from actnn.workloads.datasets import DataError, Part
+from actnn.workloads.image_folder import image_folder
 
 SIZE = 16
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_runs import events, train
 
-from actnn.core.report import Report
+from actnn.session.report import Report
 
 
 def test_a_memory_budget_is_kept(tmp_path):

@@ -27,7 +27,7 @@ from planned_networks import (
 from steps import check_equal_gradients
 
 import actnn
-from actnn.core.planner import RENEWED
+from actnn.planning.planner import RENEWED
 
 BATCH = 8
 

@@ -9,8 +9,8 @@ from layer_cases import KINDS, MAPS, NORMS, Case
 from networks import images, small_network
 from steps import check_finite, close, same
 
-from actnn.core.batch_norm import Statistics
-from actnn.core.normalizing import joined
+from actnn.operations.batch_norm_rules import Statistics
+from actnn.operations.normalization import joined
 
 halves = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 # what a norm of gradients may be off: coding at 8 bits, and the rounding of the type itself

@@ -12,8 +12,8 @@ from planned_networks import NETWORKS, loss_of, pictures, ranges
 from steps import check_equal_gradients
 
 import actnn
-from actnn.core import store
-from actnn.core.swap import file
+from actnn.stores import store
+from actnn.stores.disk import file
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from networks import images, small_network
 from steps import check_equal_gradients, same
 
 import actnn
-from actnn.core.verification import BIAS_ALARM
 from actnn.errors import ConfigError, ShapeError, UnsupportedError
+from actnn.model.verification import BIAS_ALARM
 
 DRAWS = 12
 

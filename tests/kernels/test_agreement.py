@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from actnn.core.format import FAMILIES, Layout, Part, Rounding
+from actnn.format import FAMILIES, Layout, Part, Rounding
 
 # full, short, single and many groups, and enough of them for every thread to get some
 SHAPES = [(1, 1), (3, 7), (4, 256), (7, 300), (5, 520), (33, 1031)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from code_cases import KEY, NUMPY, REFERENCE, PoisonedArrays, layout_of, stored_words
 
-from actnn.core.format import Part
+from actnn.format import Part
 from actnn.kernels.contract import ChannelAffine, Channels, Normalization
 
 # (samples, channels, inner, outer): planes of one channel after another, or channels side by side (channels_last)

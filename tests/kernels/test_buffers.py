@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from code_cases import KEY, PoisonedArrays, assorted_values, layout_of
 
-from actnn.core.format import index_bytes
 from actnn.errors import FormatError
+from actnn.format import index_bytes
 from actnn.kernels.contract import Channels, Normalization, Pool
 
 SAMPLES, CHANNELS, INNER = 4, 5, 77

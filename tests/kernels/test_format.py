@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from actnn.core.format import (
+from actnn.errors import FormatError
+from actnn.format import (
     AFFINE,
     FAMILIES,
     GROUP,
@@ -21,7 +22,6 @@ from actnn.core.format import (
     derive_key,
     index_bytes,
 )
-from actnn.errors import FormatError
 
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 SMALL_SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 2 * GROUP + 9))

@@ -13,7 +13,7 @@ from actnn.kernels.native import LibraryMissingError, find_library
 # blocks that the C library keeps in its heap, every second of them freed: holes that it gives back to nobody by itself
 FRAGMENTED = """
 import ctypes
-from actnn.bench.memory import resident
+from actnn.measuring.memory import resident
 from actnn.kernels import heap
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
@@ -30,7 +30,7 @@ holes = resident("VmRSS")
 """
 SEPARATE = """
 import ctypes
-from actnn.bench.memory import resident
+from actnn.measuring.memory import resident
 from actnn.kernels import heap
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

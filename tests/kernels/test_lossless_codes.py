@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from actnn.core.format import index_bytes
+from actnn.format import index_bytes
 
 ANY_FLOATS = arrays.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 600)), elements=st.floats(width=32))
 SPECIAL = np.array([[0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1.0, -1.0]], np.float32)

@@ -13,7 +13,7 @@ import pytest
 from code_cases import REFERENCE, layout_of, round_trip
 from z_tests import check_no_shifted_copy, check_uncorrelated, check_uniform
 
-from actnn.core.format import GROUP, derive_key
+from actnn.format import GROUP, derive_key
 
 GROUPS = 400
 

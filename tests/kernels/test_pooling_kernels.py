@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from code_cases import NUMPY, REFERENCE, PoisonedArrays
 
-from actnn.core.format import index_bytes
+from actnn.format import index_bytes
 from actnn.kernels.contract import Pool
 
 # (input, kernel, stride, padding, dilation, ceil_mode)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from code_cases import NUMPY, REFERENCE, PoisonedArrays, assorted_values, layout_of, same_bits
 
-from actnn.core.format import FAMILIES, GROUP, Layout
 from actnn.errors import FormatError
+from actnn.format import FAMILIES, GROUP, Layout
 from actnn.kernels.contract import Channels, Normalization
 
 # (samples, channels, inner, outer): planes of one channel after another, or channels side by side (channels_last)

@@ -10,7 +10,7 @@ ENCODE_TWICE = """
 import warnings
 import numpy as np
 from actnn import kernels
-from actnn.core.format import AFFINE, Layout, Part
+from actnn.format import AFFINE, Layout, Part
 from actnn.kernels.numpy_arrays import NumpyArrays
 arrays, values, layout = NumpyArrays(), np.ones((1, 5), np.float32), Layout(1, 5, AFFINE, 4)
 with warnings.catch_warnings(record=True) as seen:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, assorted_values, layout_of, same_bits
 
-from actnn.core.format import Part, Rounding
+from actnn.format import Part, Rounding
 
 torch = pytest.importorskip("torch")
 ARRAYS = pytest.importorskip("actnn.torch.tensors").ARRAYS

@@ -7,7 +7,7 @@ import pytest
 from code_cases import FEW_WIDTHS, KEY, NUMPY, backend_named, layout_of, round_trip, steps
 from z_tests import check_unbiased, check_uncorrelated, normal_bound
 
-from actnn.core.format import FAMILIES, Part, Rounding, derive_key
+from actnn.format import FAMILIES, Part, Rounding, derive_key
 
 REPEATS = 2000
 ELEMENTS = 300

@@ -23,7 +23,7 @@ import json, os
 import numpy as np
 import paddle
 from actnn import kernels
-from actnn.core.format import TWO_SIDED, Layout
+from actnn.format import TWO_SIDED, Layout
 from actnn.paddle.tensors import ARRAYS
 
 count = lambda: len(os.listdir("/proc/self/task"))

@@ -69,7 +69,7 @@ def loss_of(model: nn.Module, x: Tensor) -> Tensor:
     return F.cross_entropy(model(x).float(), torch.arange(len(x)) % CLASSES)
 
 
-def train(model: nn.Module, x: Tensor) -> actnn.core.report.Report:
+def train(model: nn.Module, x: Tensor) -> actnn.session.report.Report:
     """Compute the gradient of one batch and return the report of it."""
     model.zero_grad()
     loss_of(model, x).backward()

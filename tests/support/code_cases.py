@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from actnn.core.format import FAMILIES, KEY_BYTES, Layout, Part, Rounding, derive_key
 from actnn.errors import UnsupportedError
+from actnn.format import FAMILIES, KEY_BYTES, Layout, Part, Rounding, derive_key
 from actnn.kernels.native import LibraryMissingError, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
 from actnn.kernels.reference import Reference

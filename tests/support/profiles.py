@@ -6,9 +6,9 @@ from typing import Any
 
 from traces import training_step
 
-from actnn.report.blocks import pieces
-from actnn.report.steps import summary
-from actnn.report.timeline import Timeline
+from actnn.profiling.blocks import pieces
+from actnn.profiling.steps import summary
+from actnn.profiling.timeline import Timeline
 
 
 def run(**changed: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actnn.report import trace
+from actnn.profiling import trace
 
 THREAD = 1
 

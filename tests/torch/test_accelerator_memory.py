@@ -12,8 +12,8 @@ from torch import nn
 from torch_layers import compressed
 
 import actnn
-from actnn.core import store
-from actnn.core.offload import Offload
+from actnn.stores import store
+from actnn.stores.offload import Offload
 from actnn.torch import memory
 from actnn.torch.tensors import ARRAYS, TorchArrays
 from actnn.torch.transfers import TorchTransfers

@@ -13,7 +13,7 @@ from torch_layers import compressed
 from z_tests import check_unbiased
 
 import actnn
-from actnn.cli.datasets import digits
+from actnn.workloads.datasets import digits
 
 pytest.importorskip("sklearn")
 

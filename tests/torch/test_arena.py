@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from torch_layers import compressed
 
 import actnn
-from actnn.bench.memory import resident
-from actnn.core import slabs, store
-from actnn.core.slabs import SlabStatistics
+from actnn.measuring.memory import resident
+from actnn.stores import slabs, store
+from actnn.stores.slabs import SlabStatistics
 
 MB = 2**20
 

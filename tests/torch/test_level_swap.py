@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from torch_layers import same
 
 import actnn
-from actnn.bench.memory import resident
-from actnn.core import store
-from actnn.core.store import LEAST_BYTES
-from actnn.core.swap import file
+from actnn.measuring.memory import resident
+from actnn.stores import store
+from actnn.stores.disk import file
+from actnn.stores.store import LEAST_BYTES
 
 MB = 2**20
 WIDTH = 1024

@@ -8,9 +8,9 @@ from layer_cases import CONVOLUTION_GEOMETRY, MAPS, Case
 from torch import nn
 from torch_layers import close, compressed, input_of, plain_layer, same, step
 
-from actnn.core import session
-from actnn.core.policy import Config
-from actnn.core.session import Session
+from actnn.session import session
+from actnn.session.session import Session
+from actnn.settings import Config
 
 CONVOLUTIONS = [case for case in (*MAPS, *CONVOLUTION_GEOMETRY) if case.kind.startswith("Conv")]
 

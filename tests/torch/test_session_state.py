@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import actnn
-from actnn.core.policy import LEVELS
+from actnn.settings import LEVELS
 
 CLASSES = 4
 # what is measured now and then is measured again in between

@@ -24,9 +24,9 @@ from torch.utils.checkpoint import checkpoint
 from torch_layers import compressed, same
 
 import actnn
-from actnn.bench.memory import resident
-from actnn.core import store
-from actnn.core.swap import engine, file
+from actnn.measuring.memory import resident
+from actnn.stores import store
+from actnn.stores.disk import engine, file
 
 MB = 2**20
 

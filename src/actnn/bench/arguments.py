@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import models
-from actnn.bench.frameworks import FRAMEWORKS
-from actnn.bench.plots import FORMATS
-from actnn.bench.task import CONTESTANTS
-from actnn.cli.arguments import MOST_THREADS, Parser, at_least, parser_with_example
-from actnn.core.memory import parse_memory
+from actnn.amounts import parse_memory
+from actnn.bench.drawing import FORMATS
+from actnn.console.arguments import MOST_THREADS, Parser, at_least, parser_with_example
 from actnn.errors import ConfigError
+from actnn.workloads import models
+from actnn.workloads.frameworks import FRAMEWORKS
+from actnn.workloads.task import CONTESTANTS
 
 Reader = Callable[[str], Any]
 

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actnn.bench import accuracies, harness, runs
+from actnn.bench import accuracies
 from actnn.bench.accuracies import EXACT, EXACT_BITS, LEVELS, PER_SAMPLE, WIDTHS
 from actnn.bench.arguments import add_recording, different, one_of, parser_of, picture, rate, several, width
-from actnn.bench.plots import plot
-from actnn.bench.runs import Record, Settings
-from actnn.cli import datasets
-from actnn.cli.arguments import MOST_THREADS, at_least
-from actnn.cli.extras import require
-from actnn.cli.small_resnet import small_resnet
-from actnn.cli.training import PEAK_RATE, Recipe, Training, compressed, step_count
+from actnn.bench.drawing import plot
+from actnn.console.arguments import MOST_THREADS, at_least
+from actnn.console.extras import require
+from actnn.measuring import runs, timing
+from actnn.measuring.runs import Record, Settings
+from actnn.workloads import datasets
+from actnn.workloads.small_resnet import small_resnet
+from actnn.workloads.training import PEAK_RATE, Recipe, Training, compressed, step_count
 
 if TYPE_CHECKING:
     from torch import nn
@@ -129,7 +130,7 @@ def train(run: Settings, images: datasets.DataSet, threads: int, after_step: Cal
 
     torch.set_num_threads(threads)
     found: Record = {"threads": threads}
-    (seconds,) = harness.timed(lambda: found.update(reached(run, images, after_step)))
+    (seconds,) = timing.timed(lambda: found.update(reached(run, images, after_step)))
     return found | {"seconds": round(seconds, 2)}
 
 

@@ -12,14 +12,14 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.bench import children, runs
 from actnn.bench.arguments import add_recording, add_training, parser_of, size
-from actnn.bench.children import Told
-from actnn.bench.frameworks import trainee
-from actnn.bench.memory import MALLOC_SETTINGS, reset_peak, resident
-from actnn.bench.runs import Group
-from actnn.bench.task import Task, task_of
-from actnn.cli.arguments import at_least
+from actnn.console.arguments import at_least
+from actnn.measuring import processes, runs
+from actnn.measuring.memory import MALLOC_SETTINGS, reset_peak, resident
+from actnn.measuring.processes import Told
+from actnn.measuring.runs import Group
+from actnn.workloads.frameworks import trainee
+from actnn.workloads.task import Task, task_of
 
 WARM_UP_STEPS = 3
 LEAST_SIDE = 64
@@ -69,7 +69,7 @@ def measured(task: Task, group: Group, told: Told) -> dict[str, Any]:
     (run,) = group
     settings = {"task": task.settings, "contestant": run["contestant"], "steps": run["steps"]}
     live, held = (
-        children.call(f"{__name__}:peaks", settings, environment=environment, told=told)["bytes"]
+        processes.call(f"{__name__}:peaks", settings, environment=environment, told=told)["bytes"]
         for environment in (MALLOC_SETTINGS, {})
     )
     half = len(live) // 2

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from actnn.bench import harness, runs
 from actnn.bench.arguments import add_recording, parser_of
-from actnn.cli.arguments import MOST_THREADS, at_least
-from actnn.core.format import FAMILIES, GROUP, Part, Rounding, derive_key, uniform_layout
+from actnn.console.arguments import MOST_THREADS, at_least
 from actnn.errors import ConfigError
+from actnn.format import FAMILIES, GROUP, Part, Rounding, derive_key, uniform_layout
 from actnn.kernels.contract import Array
 from actnn.kernels.native import SIMD, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
+from actnn.measuring import runs, timing
 
 PIECE = 256 * 1024
 # the floats, what they are decoded to, and a code that is smaller than either
@@ -73,10 +73,10 @@ def measure(arguments: Namespace) -> None:
 
 def check_memory(megabytes: int) -> None:
     """Raise ConfigError for arrays that this machine cannot hold."""
-    most = harness.memory_bytes() // ARRAYS // 2**20
+    most = timing.memory_bytes() // ARRAYS // 2**20
     if megabytes > most:
         raise ConfigError(
-            f"--megabytes {megabytes} is too much for {harness.memory_bytes() / 2**30:.1f} GiB of memory, which "
+            f"--megabytes {megabytes} is too much for {timing.memory_bytes() / 2**30:.1f} GiB of memory, which "
             f"{ARRAYS} such arrays must fit in: give at most {most}."
         )
 
@@ -95,7 +95,7 @@ def figures(arguments: Namespace, native: Native) -> dict[str, Any]:
     share = -(-values.nbytes // arguments.threads)
     key = derive_key(0, 0, 0)
     code = native.encode(arrays, values, layout, key)
-    times = harness.interleaved(
+    times = timing.interleaved(
         {
             "memcpy": lambda: native.copy(arrays, values, target, values.nbytes, PIECE),
             "encode": lambda: native.encode(arrays, values, layout, key),
@@ -107,7 +107,7 @@ def figures(arguments: Namespace, native: Native) -> dict[str, Any]:
         arguments.rounds,
         warm_up=2,
     )
-    medians = {name: harness.summary(seconds) for name, seconds in times.items()}
+    medians = {name: timing.summary(seconds) for name, seconds in times.items()}
     speed = {name: values.nbytes / median["seconds"] for name, median in medians.items()}
     ratios = {f"{kernel}_to_{yardstick}": speed[kernel] / speed[yardstick] for kernel, yardstick in COMPARED}
     return {

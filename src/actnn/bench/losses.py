@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actnn.bench import children, runs
 from actnn.bench.arguments import add_recording, add_training, different, parser_of, rate, size
-from actnn.bench.children import Told
-from actnn.bench.frameworks import trainee
-from actnn.bench.task import EXACT, Task, task_of
-from actnn.cli import datasets
-from actnn.cli.arguments import at_least
+from actnn.console.arguments import at_least
 from actnn.errors import ConfigError
+from actnn.measuring import processes, runs
+from actnn.measuring.processes import Told
+from actnn.workloads import datasets
+from actnn.workloads.frameworks import trainee
+from actnn.workloads.task import EXACT, Task, task_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,7 +71,7 @@ def measure_all(arguments: Namespace) -> None:
         (run,) = group
         settings = {"task": task(run["seed"]).settings, "contestant": run["contestant"], "steps": run["steps"]}
         settings["folder"] = str(arguments.data_dir)
-        return [summary(children.call(f"{__name__}:train", settings, told=told)["losses"])]
+        return [summary(processes.call(f"{__name__}:train", settings, told=told)["losses"])]
 
     runs.print_all(
         [[run] for run in planned],

@@ -1,49 +1,116 @@
-"""The true memory of this process, as the kernel counts it."""
+"""``actnn bench memory``: what training takes, by batch size: activations and all of the process's memory.
+
+Activations are what the network keeps for backward (what the loss keeps is recorded apart); the total is the peak of a
+child process above a process without a model. Batches that do not fit are computed and marked so: exact training on
+tensors without memory, all others from what two small batches keep.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-# For the process that is measured: every large block is mapped on its own and returned when freed, so that resident
-# memory is what the program holds and not what the allocator keeps for later. Slows training; never time such a run.
-MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+from actnn.amounts import readable
+from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
+from actnn.console.arguments import at_least
+from actnn.measuring import measurements, memory, runs
+from actnn.measuring.computed import exact_bytes
+from actnn.measuring.processes import Told
+from actnn.measuring.runs import Group
+from actnn.workloads.task import EXACT, Task, task_of, words_of
 
-
-def reset_peak() -> None:
-    """Set the peak back to what is resident now."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def resident(field: str) -> int:
-    """Return a field of /proc/self/status in bytes."""
-    return field_of(Path("/proc/self/status"), field)
-
-
-def peak_growth(work: Callable[[], object]) -> int:
-    """Return by how many bytes this process grows at most during some work."""
-    reset_peak()
-    before = resident("VmRSS")
-    work()
-    return resident("VmHWM") - before
+# the paper's table
+BATCHES = {"resnet152": (32, 64), "fcn_hrnet_w48": (2, 4)}
+SMALL_BATCHES = (2, 4)
+# what else a step needs beside activations and the model: outputs, workspaces, temporary gradients
+ROOM = 1.25
+EXAMPLE = "actnn bench memory --models resnet152 --batches 32,64 --contestants exact,L3"
 
 
-def available() -> int:
-    """Return the memory that processes can have without swapping."""
-    return machine_memory("MemAvailable")
+def main(argv: Sequence[str]) -> int:
+    """Measure or compute all contestants and print one JSON line each."""
+    arguments = parse(argv)
+    return runs.interruptible(arguments.out, lambda: measure_all(arguments))
 
 
-def machine_total() -> int:
-    """Return the memory of the machine."""
-    return machine_memory("MemTotal")
+def parse(argv: Sequence[str]) -> Namespace:
+    """Read the arguments."""
+    parser = parser_of("memory", __doc__, EXAMPLE)
+    parser.add_argument("--models", type=different(str), default=list(BATCHES), help=f"default: {','.join(BATCHES)}")
+    parser.add_argument("--batches", type=different(at_least(1)), help="default: those of the paper's table")
+    parser.add_argument("--size", type=size, help="of an image, such as 224 or 512x1024 (default: that of the paper)")
+    parser.add_argument("--memory-limit", type=amount, help="compute what needs more (default: what is available)")
+    add_training(parser, contestants=("exact", "L2", "L3"), model=None)
+    add_recording(parser)
+    return parser.parse_args(argv)
 
 
-def machine_memory(field: str) -> int:
-    """Return a field of /proc/meminfo in bytes."""
-    return field_of(Path("/proc/meminfo"), field)
+def measure_all(arguments: Namespace) -> None:
+    """Measure or compute each model, batch and contestant; each is a run of its own."""
+    tasks = {
+        (model, batch): task_of(arguments, model=model, batch=batch)
+        for model in arguments.models
+        for batch in arguments.batches or BATCHES.get(model, (8,))
+    }
+    limit = arguments.memory_limit or memory.available()
+
+    def measured(group: Group, told: Told) -> list[dict[str, Any]]:
+        (run,) = group
+        return [figures(tasks[run["model"], run["batch"]], run["contestant"], told, limit)]
+
+    groups = [
+        [{"benchmark": "memory"} | task.record(name)] for task in tasks.values() for name in arguments.contestants
+    ]
+
+    # what was computed is measured where it fits by now
+    def counts(record: Mapping[str, Any]) -> bool:
+        return record.get("how") != "computed" or not fits(record, limit)
+
+    runs.print_all(groups, measured, arguments, words=words_of, found=described, counts=counts)
 
 
-def field_of(source: Path, field: str) -> int:
-    """Return the bytes of a line such as ``VmRSS:  1024 kB``."""
-    lines = source.read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+def figures(task: Task, contestant: str, told: Told, limit: int) -> dict[str, Any]:
+    """Return the memory of one contestant, measured if it fits, else computed."""
+    # nobody needs more than exact training, so that what fits for it need not be computed for others
+    for bound in dict.fromkeys((EXACT, contestant)):
+        calculated = computed(task, bound, told)
+        if fits(calculated, limit):
+            found = measurements.memory_of(task, contestant, told)
+            return {"how": "measured", "activation_bytes": found["kept_bytes"] - found["loss_bytes"]} | found
+    return calculated
+
+
+def fits(calculated: Mapping[str, Any], limit: int) -> bool:
+    """Tell whether what was computed can be measured within so much memory."""
+    return ROOM * calculated["total_bytes"] <= limit
+
+
+def computed(task: Task, contestant: str, told: Told) -> dict[str, Any]:
+    """Return the memory that one contestant needs at least, without training it at that size."""
+    if contestant == EXACT and task.framework == "torch":
+        found = exact_bytes(task)
+    else:
+        small = [
+            measurements.memory_of(Task.of(task.settings | {"batch": batch}), contestant, told)
+            for batch in SMALL_BATCHES
+        ]
+        names = ("kept_bytes", "loss_bytes", "own_bytes")
+        found = {name: line(task.batch, [each[name] for each in small]) for name in names}
+    return {
+        "how": "computed",
+        "activation_bytes": found["kept_bytes"] - found["loss_bytes"],
+        "total_bytes": found["kept_bytes"] + found["own_bytes"],
+    } | found
+
+
+def line(batch: int, needs: Sequence[int]) -> int:
+    """Return the need of a batch on the line through those of the small batches."""
+    slope = (needs[1] - needs[0]) / (SMALL_BATCHES[1] - SMALL_BATCHES[0])
+    return round(needs[0] + slope * (batch - SMALL_BATCHES[0]))
+
+
+def described(record: Mapping[str, Any]) -> str:
+    """Return the figures of a record that matter most."""
+    activations, total = (readable(record[name]) for name in ("activation_bytes", "total_bytes"))
+    return f"activations {activations}, total {total}, {record['how']}"

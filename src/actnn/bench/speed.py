@@ -10,12 +10,12 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.bench import harness, measurements, memory, runs
 from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
-from actnn.bench.children import DoesNotFit, Told
-from actnn.bench.runs import Group
-from actnn.bench.task import CONTESTANTS, Task, task_of, words_of
-from actnn.cli.arguments import at_least
+from actnn.console.arguments import at_least
+from actnn.measuring import measurements, memory, runs, timing
+from actnn.measuring.processes import DoesNotFit, Told
+from actnn.measuring.runs import Group
+from actnn.workloads.task import CONTESTANTS, Task, task_of, words_of
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")
 BATCHES = (4, 8, 16, 32, 64, 128)
@@ -93,7 +93,7 @@ def figures(batch: int, seconds: list[float], full: bool) -> dict[str, Any]:
     """Return the figures of one contestant at one batch size."""
     if full:
         return {"fits": False}
-    step = harness.summary(seconds)
+    step = timing.summary(seconds)
     return {"fits": True, "step": step, "images_per_second": round(batch / step["seconds"], 3)}
 
 

@@ -1,7 +1,7 @@
 """``actnn bench step``: one training step, compressed against exact and checkpointed.
 
 Times come from one process in which all contestants take turns; memory from a fresh process for each contestant, with
-allocator settings under which resident memory is what the program holds. Those settings cost time, hence two runs.
+allocator settings under which resident memory is what the program holds. Those settings cost time, hence two records.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.bench import measurements, runs
+from actnn.amounts import readable
 from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
-from actnn.bench.children import Told
-from actnn.bench.runs import Group
-from actnn.bench.task import EXACT, OF_WHOLE_PROCESS, Task, task_of, words_of
-from actnn.cli.arguments import at_least
-from actnn.core.memory import readable
+from actnn.console.arguments import at_least
 from actnn.errors import ConfigError
+from actnn.measuring import measurements, runs
+from actnn.measuring.processes import Told
+from actnn.measuring.runs import Group
+from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, task_of, words_of
 
 ALLOCATORS = {"default": {}, "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}}
 WEIGHED = ("kept", "forward", "peak")

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import accuracies, harness
+from actnn.bench import accuracies
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
-from actnn.bench.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
 from actnn.errors import ConfigError
+from actnn.measuring import timing
+from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
 
 Record = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
@@ -49,7 +50,7 @@ def table(name: str, results: Path) -> str:
     source = results / f"{name}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
-    records = harness.records(source)
+    records = timing.records(source)
     if not records:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actnn.bench import models, runs
 from actnn.bench.arguments import add_recording, parser_of, width
-from actnn.bench.children import Told
-from actnn.cli import datasets
-from actnn.cli.arguments import at_least
-from actnn.cli.training import compressed
-from actnn.core.verification import Moments
+from actnn.console.arguments import at_least
+from actnn.measuring import runs
+from actnn.measuring.processes import Told
+from actnn.model.verification import Moments
+from actnn.workloads import datasets, models
+from actnn.workloads.training import compressed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

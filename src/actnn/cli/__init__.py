@@ -10,9 +10,9 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import NamedTuple, NoReturn
 
+from actnn.console import INTERRUPTED
 from actnn.errors import ActnnError
 
-INTERRUPTED = 130
 # what a shell reports of a program that wrote to a closed pipe
 PIPE_CLOSED = 141
 # how the system says that output cannot be written
@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "bench losses": Command("actnn.bench.losses:main", "compare the losses of real models over their first steps"),
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
-    "bench memory": Command("actnn.bench.footprint:main", "weigh training by batch size, as in the paper's table"),
+    "bench memory": Command("actnn.bench.memory:main", "weigh training by batch size, as in the paper's table"),
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
     "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),
     "bench maxmodel": Command("actnn.bench.maxmodel:main", "find the largest model under a memory limit"),
@@ -53,7 +53,7 @@ COMMANDS = {
         "actnn.bench.fragmentation:main", "compare what is resident with what lives, over changing shapes"
     ),
     "bench tables": Command("actnn.bench.tables:main", "write committed records as tables into a Markdown file"),
-    "bench plots": Command("actnn.bench.pictures:main", "draw committed records"),
+    "bench plots": Command("actnn.bench.plots:main", "draw committed records"),
 }
 
 
@@ -118,7 +118,7 @@ def reject(arguments: Sequence[str]) -> NoReturn:
     from argparse import RawDescriptionHelpFormatter
 
     from actnn import __version__
-    from actnn.cli.arguments import Parser
+    from actnn.console.arguments import Parser
 
     group = GROUP if arguments[:1] == GROUP.split() else ""
     given = arguments[len(group.split()) :]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from actnn.bench import children
-from actnn.bench.memory import MALLOC_SETTINGS
-from actnn.cli.arguments import at_least, parser_with_example
-from actnn.cli.datasets import DIGITS, DIGITS_SIZE
-from actnn.cli.extras import require
-from actnn.cli.measurement import MEMORY_STEPS, WARM_UP_STEPS, Settings
-from actnn.cli.progress import progress_bars
-from actnn.core.memory import readable
+from actnn.amounts import readable
+from actnn.cli.demo_child import MEMORY_STEPS, WARM_UP_STEPS, Settings
+from actnn.console.arguments import at_least, parser_with_example
+from actnn.console.extras import require
+from actnn.console.progress import progress_bars
+from actnn.measuring import processes
+from actnn.measuring.memory import MALLOC_SETTINGS
+from actnn.workloads.datasets import DIGITS, DIGITS_SIZE
 
 EXAMPLE = "actnn demo --epochs 2 --bits 4"
 # threads that spin while they wait are slow beside whatever else the machine does
@@ -48,13 +48,13 @@ def measure(settings: Settings) -> dict[str, dict[str, Any]]:
         def advance(name: str) -> None:
             progress.advance(bars[name])
 
-        figures = children.call(
-            "actnn.cli.measurement:times", asdict(settings), environment=QUIET_THREADS, told=advance
+        figures = processes.call(
+            "actnn.cli.demo_child:times", asdict(settings), environment=QUIET_THREADS, told=advance
         )
         for name in settings.contestants:
             # a process of its own: nothing else moves its peak
-            figures[name] |= children.call(
-                "actnn.cli.measurement:memory",
+            figures[name] |= processes.call(
+                "actnn.cli.demo_child:memory",
                 asdict(settings) | {"contestant": name},
                 environment=MALLOC_SETTINGS,
                 told=advance,

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from actnn import __version__, kernels
-from actnn.bench.harness import processor
-from actnn.cli.arguments import parser_with_example
-from actnn.core.format import TWO_SIDED, Part, Rounding, derive_key, uniform_layout
+from actnn.console.arguments import parser_with_example
+from actnn.format import TWO_SIDED, Part, Rounding, derive_key, uniform_layout
 from actnn.kernels.numpy_arrays import NumpyArrays
+from actnn.measuring.timing import processor
 
 EXAMPLE = "actnn doctor"
 FRAMEWORKS = ("torch", "paddle")

@@ -12,17 +12,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import children, harness, models
+from actnn.amounts import parse_memory
 from actnn.bench.arguments import width
-from actnn.bench.memory import MALLOC_SETTINGS, machine_total
-from actnn.cli.arguments import Parser, at_least
-from actnn.cli.extras import require
-from actnn.cli.files import write_atomically
-from actnn.cli.profile_child import Settings
-from actnn.core.memory import parse_memory
-from actnn.core.policy import LEVELS
+from actnn.console.arguments import Parser, at_least
+from actnn.console.extras import require
+from actnn.console.files import write_atomically
 from actnn.errors import ActnnError, ConfigError
-from actnn.report import page, terminal
+from actnn.measuring import processes, timing
+from actnn.measuring.memory import MALLOC_SETTINGS, machine_total
+from actnn.profiling import page, terminal
+from actnn.profiling.child import Settings
+from actnn.settings import LEVELS
+from actnn.workloads import models
 
 EXAMPLE = """\
 examples:
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     compressed = Settings(
         arguments.model, arguments.batch, arguments.input, arguments.classes, arguments.level, arguments.bits
     )
-    profile: dict[str, Any] = {"settings": asdict(compressed), "machine": harness.machine()}
+    profile: dict[str, Any] = {"settings": asdict(compressed), "machine": timing.machine()}
     for name, settings in (("exact", replace(compressed, level=None)), ("compressed", compressed)):
         profile[name] = measured(name, settings)
     memory = arguments.memory or machine_total()
@@ -150,6 +151,6 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
     if sys.stderr.isatty():
         print(f"measuring {name} training …", file=sys.stderr, flush=True)
     try:
-        return children.call("actnn.cli.profile_child:measure", asdict(settings), environment=ENVIRONMENT)
-    except children.DoesNotFit as error:
+        return processes.call("actnn.profiling.child:measure", asdict(settings), environment=ENVIRONMENT)
+    except processes.DoesNotFit as error:
         raise ActnnError(f"there is too little memory for {name} training: {error} Try a smaller --batch.") from error

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actnn.core.format import Layout, Part, index_bytes
 from actnn.errors import FormatError
+from actnn.format import Layout, Part, index_bytes
 
 if TYPE_CHECKING:
     import numpy as np

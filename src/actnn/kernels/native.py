@@ -7,8 +7,8 @@ import os
 from functools import cache, lru_cache
 from pathlib import Path
 
-from actnn.core.format import Layout, Part, index_bytes
 from actnn.errors import FormatError, UnsupportedError
+from actnn.format import Layout, Part, index_bytes
 from actnn.kernels.contract import (
     FLOATS,
     Array,

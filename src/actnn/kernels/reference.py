@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from actnn.core.format import (
+from actnn.format import (
     GROUP,
     KEY_BYTES,
     LEAST_SCALE,

@@ -5,8 +5,8 @@ Shapes: S samples, R groups of a sample that are read, E = 256 elements of a gro
 
 from __future__ import annotations
 
-from actnn.core.format import GROUP, Layout
 from actnn.errors import FormatError
+from actnn.format import GROUP, Layout
 from actnn.kernels.contract import Array, Arrays, Channels, Normalization
 
 

@@ -1,7 +1,5 @@
 """The PaddlePaddle front end; ``import actnn.paddle as actnn`` offers all that ``import actnn`` offers for torch."""
 
-from actnn.core.settings import QBNScheme, QScheme, config, set_optimization_level
-from actnn.core.usage import compute_tensor_bytes
 from actnn.errors import (
     ActnnError,
     BudgetError,
@@ -13,6 +11,7 @@ from actnn.errors import (
     SwapError,
     UnsupportedError,
 )
+from actnn.model.usage import compute_tensor_bytes
 from actnn.paddle.convert import QModule
 from actnn.paddle.data import DataLoader
 from actnn.paddle.functional import FUNCTIONS
@@ -20,6 +19,7 @@ from actnn.paddle.layers import *  # noqa: F403
 from actnn.paddle.layers import ALIASES, LAYERS
 from actnn.paddle.memory import get_memory_usage
 from actnn.paddle.verify import verify
+from actnn.settings import QBNScheme, QScheme, config, set_optimization_level
 
 globals().update(ALIASES | FUNCTIONS)
 

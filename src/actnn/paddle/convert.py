@@ -10,14 +10,14 @@ import paddle
 from paddle import Tensor, nn
 from paddle import distributed as dist
 
-from actnn.core.conversion import Exact, Patterns, Wrapper, check_layers, choose
-from actnn.core.memory import parse_memory
-from actnn.core.session import Session
-from actnn.core.settings import config
+from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
+from actnn.model.conversion import Exact, Patterns, Wrapper, check_layers, choose
 from actnn.paddle.layers import COMPRESSED
 from actnn.paddle.memory import KeptBytes, trim_caches
 from actnn.paddle.swapping import SwappedActivations
+from actnn.session.session import Session
+from actnn.settings import config
 
 # the model's own dictionaries, which its wrapper has too
 SHARED = ("_parameters", "_buffers", "_sub_layers", "_non_persistable_buffer_names_set")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from paddle import io
 
-from actnn.core.loading import IndexedItems, check_dataset, whole_numbers
+from actnn.model.data import IndexedItems, check_dataset, whole_numbers
 
 
 class DataLoader(io.DataLoader):

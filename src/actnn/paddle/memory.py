@@ -5,10 +5,10 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor, nn
 
-from actnn.core.saved import Blocks, Left
-from actnn.core.usage import memory_usage
+from actnn.model.usage import memory_usage
 from actnn.paddle.hooks import SavedTensorHooks, apart
 from actnn.paddle.tensors import ARRAYS
+from actnn.session.saved import Blocks, Left
 
 
 def device_bytes() -> int:

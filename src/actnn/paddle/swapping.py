@@ -5,13 +5,13 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor, nn
 
-from actnn.core.saved import Left
-from actnn.core.session import Session
-from actnn.core.site import Site
-from actnn.core.store import LEAST_BYTES
-from actnn.core.swapping import Swapped
 from actnn.paddle.hooks import SavedTensorHooks, apart
 from actnn.paddle.tensors import ARRAYS
+from actnn.session.saved import Left
+from actnn.session.session import Session
+from actnn.session.site import Site
+from actnn.session.swapping import Swapped
+from actnn.stores.store import LEAST_BYTES
 
 
 class SwappedActivations(SavedTensorHooks):

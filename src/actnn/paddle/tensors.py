@@ -13,11 +13,11 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from actnn.core.tags import Place
-from actnn.core.tensors import Order
 from actnn.kernels.contract import FLOATS, Channels
 from actnn.paddle import threads
 from actnn.paddle.transfers import PaddleTransfers
+from actnn.session.tags import Place
+from actnn.session.tensors import Order
 
 DTYPES = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle import Tensor, nn
 
-from actnn.core.verifying import Verifier
+from actnn.model.verify import Verifier
 from actnn.paddle.convert import QModule
 
 

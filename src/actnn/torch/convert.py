@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from actnn.core.conversion import Exact, Patterns, Wrapper, check_layers, choose
-from actnn.core.memory import parse_memory
-from actnn.core.session import Session
-from actnn.core.settings import config
+from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
+from actnn.model.conversion import Exact, Patterns, Wrapper, check_layers, choose
+from actnn.session.session import Session
+from actnn.settings import config
 from actnn.torch.layers import COMPRESSED
 from actnn.torch.memory import KeptBytes, trim_caches
 from actnn.torch.swapping import SwappedActivations

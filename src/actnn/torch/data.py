@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
-from actnn.core.loading import IndexedItems, check_dataset, whole_numbers
+from actnn.model.data import IndexedItems, check_dataset, whole_numbers
 
 
 class DataLoader(data.DataLoader):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from actnn.core.saved import Blocks, Left
-from actnn.core.usage import compute_tensor_bytes, memory_usage
+from actnn.model.usage import compute_tensor_bytes, memory_usage
+from actnn.session.saved import Blocks, Left
 from actnn.torch.tensors import ARRAYS
 
 ACCELERATORS = ("cuda", "xpu", "mtia")

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from actnn.core.saved import Left
-from actnn.core.session import Session
-from actnn.core.site import Site
-from actnn.core.store import LEAST_BYTES
-from actnn.core.swapping import Swapped
+from actnn.session.saved import Left
+from actnn.session.session import Session
+from actnn.session.site import Site
+from actnn.session.swapping import Swapped
+from actnn.stores.store import LEAST_BYTES
 from actnn.torch.tensors import ARRAYS
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actnn.core.tags import Place
-from actnn.core.tensors import Order
 from actnn.kernels.contract import FLOATS, Channels
+from actnn.session.tags import Place
+from actnn.session.tensors import Order
 from actnn.torch.transfers import TorchTransfers
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}

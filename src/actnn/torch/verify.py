@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from actnn.core.verifying import Verifier
+from actnn.model.verify import Verifier
 from actnn.torch.convert import QModule
 
 

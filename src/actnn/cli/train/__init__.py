@@ -9,9 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import harness
-from actnn.cli.extras import require
-from actnn.cli.files import UNFINISHED
 from actnn.cli.train import checkpoint
 from actnn.cli.train.checkpoint import CheckpointError, said
 from actnn.cli.train.contestants import contestants, fingerprint, load_data
@@ -21,8 +18,11 @@ from actnn.cli.train.journal import EVENT_FILES, Board, Journal
 from actnn.cli.train.lock import alone
 from actnn.cli.train.options import Settings, parse
 from actnn.cli.train.run import Run, versions
-from actnn.cli.training import Training
+from actnn.console.extras import require
+from actnn.console.files import UNFINISHED
 from actnn.errors import ConfigError
+from actnn.measuring import timing
+from actnn.workloads.training import Training
 
 CHECKPOINT, LOG, WEIGHTS, EVENTS = "checkpoint.pt", "log.jsonl", "model.pt", "events"
 
@@ -172,7 +172,7 @@ def check_same(state: dict[str, Any], about: dict[str, Any], out: Path) -> None:
 def begin(run: Run, state: dict[str, Any] | None) -> None:
     """Bring a run to where it begins or goes on, and note that in its log."""
     if state is None:
-        run.journal.write("run", **run.settings.as_dict(), **run.about, machine=harness.machine())
+        run.journal.write("run", **run.settings.as_dict(), **run.about, machine=timing.machine())
         # what cannot be saved is better known now than after an hour
         run.save()
         return

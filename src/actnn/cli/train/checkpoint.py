@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from actnn.cli.arguments import MOST_THREADS
-from actnn.cli.files import write_atomically
+from actnn.console.arguments import MOST_THREADS
+from actnn.console.files import write_atomically
 from actnn.errors import ActnnError
 
 FORMAT = "actnn train 1"

@@ -6,15 +6,14 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actnn.bench import models
-from actnn.cli import datasets
-from actnn.cli.augmentation import Shifted
-from actnn.cli.datasets import DataError, DataSet
-from actnn.cli.extras import require
-from actnn.cli.image_folder import image_folder
 from actnn.cli.train.options import IDX, SIZE, Settings
-from actnn.cli.training import Training, compressed, step_count
+from actnn.console.extras import require
 from actnn.errors import ConfigError
+from actnn.workloads import datasets, models
+from actnn.workloads.augmentation import Shifted
+from actnn.workloads.datasets import DataError, DataSet
+from actnn.workloads.image_folder import image_folder
+from actnn.workloads.training import Training, compressed, step_count
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from actnn.cli.progress import progress_bars
-from actnn.core.memory import readable
+from actnn.amounts import readable
+from actnn.console.progress import progress_bars
 
 SMOOTHING = 0.9
 # short enough for all figures to fit beside it

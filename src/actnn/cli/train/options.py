@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import models
 from actnn.bench.arguments import amount, width
-from actnn.cli.arguments import LARGEST, MOST_THREADS, Parser, at_least, folder, number_from
-from actnn.cli.training import PEAK_RATE, Recipe
-from actnn.core.policy import LEVELS
+from actnn.console.arguments import LARGEST, MOST_THREADS, Parser, at_least, folder, number_from
 from actnn.errors import ConfigError
+from actnn.settings import LEVELS
+from actnn.workloads import models
+from actnn.workloads.training import PEAK_RATE, Recipe
 
 EXAMPLE = "actnn train --data digits --model small_resnet --level L3 --epochs 2 --out runs/digits"
 DESCRIPTION = """\

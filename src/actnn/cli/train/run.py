@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from actnn import __version__
-from actnn.bench import models
-from actnn.bench.harness import installed
-from actnn.bench.memory import resident
+from actnn.amounts import readable
 from actnn.cli.train import checkpoint
 from actnn.cli.train.checkpoint import CheckpointError
 from actnn.cli.train.contestants import EXACT
@@ -28,9 +26,11 @@ from actnn.cli.train.display import Display, Figures, Outcome, epoch_line
 from actnn.cli.train.interruption import Interrupted, Interruption
 from actnn.cli.train.journal import Journal
 from actnn.cli.train.options import Every, Settings
-from actnn.cli.training import Training
-from actnn.core.memory import readable
 from actnn.errors import ActnnError
+from actnn.measuring.memory import resident
+from actnn.measuring.timing import installed
+from actnn.workloads import models
+from actnn.workloads.training import Training
 
 LONGEST_REASON = 200
 

@@ -10,8 +10,8 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
 
-from actnn.core.kept import encode_mask
-from actnn.core.layers.activation import Call
+from actnn.model.layers.activation import Call
+from actnn.operations.kept import encode_mask
 from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS, widened
 

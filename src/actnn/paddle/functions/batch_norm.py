@@ -9,7 +9,7 @@ import paddle
 from paddle import Tensor
 from paddle import distributed as dist
 
-from actnn.core.normalizing import Call, gradients
+from actnn.operations.normalization import Call, gradients
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS
 

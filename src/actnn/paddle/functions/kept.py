@@ -24,11 +24,11 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from actnn.core.kept import backward_begins
-from actnn.core.saved import Left
-from actnn.core.site import Site
 from actnn.errors import UnsupportedError
+from actnn.operations.kept import backward_begins
 from actnn.paddle.tensors import ARRAYS
+from actnn.session.saved import Left
+from actnn.session.site import Site
 
 
 class Inputs:

@@ -14,13 +14,13 @@ from paddle import Tensor
 from paddle import _C_ops as operators
 from paddle.nn import functional as F
 
-from actnn.allocation.sensitivity import Transfer, convolution_coefficient, linear_coefficient
-from actnn.core.kept import Kept
-from actnn.core.layers.maps import energy_of, few, normalize, transfer_of
+from actnn.model.layers.maps import energy_of, few, normalize, transfer_of
+from actnn.operations.kept import Kept
 from actnn.paddle.functions.batch_norm import over_channels
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.padding import Padding
 from actnn.paddle.tensors import ARRAYS, NAMES, widened
+from actnn.planning.noise import Transfer, convolution_coefficient, linear_coefficient
 
 # by rank, and whether channels are last
 FORMATS = {(2, False): "NCHW", (2, True): "NHWC", (3, False): "NCDHW", (3, True): "NDHWC"}

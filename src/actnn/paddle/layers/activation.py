@@ -8,9 +8,9 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from actnn.core.format import ZERO_EXACT
-from actnn.core.kept import Kept
-from actnn.core.layers.activation import ActivationLayer, Call, RectifierLayer
+from actnn.format import ZERO_EXACT
+from actnn.model.layers.activation import ActivationLayer, Call, RectifierLayer
+from actnn.operations.kept import Kept
 from actnn.paddle.functions.activation import ActivationFunction, DropoutFunction
 from actnn.paddle.layers.base import Compressed
 

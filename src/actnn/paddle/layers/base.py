@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import paddle
 from paddle import Tensor
 
-from actnn.core.layers.base import CompressedLayer
 from actnn.errors import UnsupportedError
+from actnn.model.layers.base import CompressedLayer
 from actnn.paddle.tensors import ARRAYS
 
 

@@ -8,10 +8,10 @@ from paddle import Tensor, nn
 from paddle import distributed as dist
 from paddle.nn import functional as F
 
-from actnn.core import batch_norm as rules
-from actnn.core.layers.batch_norm import BatchNormLayer
-from actnn.core.normalizing import Call
 from actnn.errors import ShapeError
+from actnn.model.layers.batch_norm import BatchNormLayer
+from actnn.operations import batch_norm_rules as rules
+from actnn.operations.normalization import Call
 from actnn.paddle.functions.batch_norm import BatchNormFunction, FixedBatchNormFunction, Processes
 from actnn.paddle.layers.base import Compressed, channels_last
 from actnn.paddle.tensors import PaddleOrder

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from actnn.core.layers.maps import MapLayer
 from actnn.errors import ShapeError
+from actnn.model.layers.maps import MapLayer
 from actnn.paddle.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.paddle.layers.base import Compressed, channels_last
 from actnn.paddle.padding import Padding, each_axis

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.core.kept import encode_mask
-from actnn.core.layers.activation import Call
-from actnn.core.site import Site
+from actnn.model.layers.activation import Call
+from actnn.operations.kept import encode_mask
+from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
 

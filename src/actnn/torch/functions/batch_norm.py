@@ -11,8 +11,8 @@ from torch import distributed as dist
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.core.normalizing import Backward, Call, gradients
-from actnn.core.site import Site
+from actnn.operations.normalization import Backward, Call, gradients
+from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
 

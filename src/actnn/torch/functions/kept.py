@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actnn.core.kept import backward_begins
+from actnn.operations.kept import backward_begins
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.allocation.sensitivity import Transfer, convolution_coefficient, linear_coefficient
-from actnn.core.kept import Kept
-from actnn.core.layers.maps import energy_of, few, normalize, transfer_of
-from actnn.core.site import Site
+from actnn.model.layers.maps import energy_of, few, normalize, transfer_of
+from actnn.operations.kept import Kept
+from actnn.planning.noise import Transfer, convolution_coefficient, linear_coefficient
+from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from actnn import kernels
-from actnn.core.site import Site
 from actnn.kernels.contract import Pool
+from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS, TorchOrder
 

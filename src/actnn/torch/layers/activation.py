@@ -7,8 +7,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.core.format import TWO_SIDED, ZERO_EXACT
-from actnn.core.layers.activation import ActivationLayer, Call, RectifierLayer
+from actnn.format import TWO_SIDED, ZERO_EXACT
+from actnn.model.layers.activation import ActivationLayer, Call, RectifierLayer
 from actnn.torch.functions.activation import ActivationFunction, DropoutFunction
 from actnn.torch.layers.base import Compressed
 

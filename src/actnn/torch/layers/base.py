@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from actnn.core.layers.base import CompressedLayer
+from actnn.model.layers.base import CompressedLayer
 from actnn.torch.tensors import ARRAYS
 
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from actnn.core import batch_norm as rules
-from actnn.core.layers.batch_norm import BatchNormLayer
-from actnn.core.normalizing import Call
 from actnn.errors import ShapeError
+from actnn.model.layers.batch_norm import BatchNormLayer
+from actnn.operations import batch_norm_rules as rules
+from actnn.operations.normalization import Call
 from actnn.torch.functions.batch_norm import (
     BatchNormFunction,
     Bypass,

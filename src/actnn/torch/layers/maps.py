@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.core.layers.maps import MapLayer
 from actnn.errors import ShapeError
+from actnn.model.layers.maps import MapLayer
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.torch.layers.base import Compressed
 

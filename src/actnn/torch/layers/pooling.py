@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from actnn.core.pooling import pooled_size
 from actnn.errors import ShapeError
 from actnn.kernels.contract import Pool
+from actnn.operations.pooling import pooled_size
 from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction
 from actnn.torch.layers.base import Compressed
 

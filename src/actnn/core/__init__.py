@@ -1,1 +1,0 @@
-"""Framework-free core: format, codes, policies, sessions and reports."""

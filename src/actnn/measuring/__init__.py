@@ -1,0 +1,1 @@
+"""How things are measured: fresh processes, memory, times in turns, records."""

@@ -1,0 +1,95 @@
+"""What benchmarks measure inside a child: times in turns, memory, and whether a training step fits."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+from actnn.measuring import processes, timing
+from actnn.measuring.memory import MALLOC_SETTINGS, peak_growth, reset_peak, resident
+from actnn.measuring.processes import Told
+from actnn.workloads.frameworks import trainee
+from actnn.workloads.task import Task
+
+WARM_UP_STEPS = 2
+
+
+def call(name: str, task: Task, *, told: Told = processes.nobody, **options: Any) -> dict[str, Any]:
+    """Carry out one of the measurements below in a child.
+
+    ``environment``, ``data_limit`` and ``timeout`` are the child's, all other options the measurement's.
+    """
+    own = {key: options.pop(key) for key in ("environment", "data_limit", "timeout") if key in options}
+    return processes.call(f"{__name__}:{name}", {"task": task.settings, **options}, told=told, **own)
+
+
+def memory_of(task: Task, contestant: str, told: Told = processes.nobody) -> dict[str, Any]:
+    """Return the memory of one contestant, from a child in which resident memory is what the program holds."""
+    return call("memory", task, contestant=contestant, environment=MALLOC_SETTINGS, told=told)
+
+
+def times(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
+    """Return the times of a step of all ``contestants``, which take turns in this process."""
+    task = Task.of(settings["task"])
+    trained = {name: trainee(task, name) for name in settings["contestants"]}
+
+    def turn(name: str) -> None:
+        trained[name].step(keep_gradients=True)
+        tell(name)
+
+    runs = {name: lambda name=name: turn(name) for name in trained}
+    seconds = timing.interleaved(runs, settings["rounds"], warm_up=WARM_UP_STEPS)
+    return {name: timing.summary(each) for name, each in seconds.items()}
+
+
+def memory(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
+    """Return what one contestant keeps, by how much its forward grows, and the peaks of a whole step.
+
+    ``peak_bytes`` is above model, gradients and optimizer, ``total_bytes`` above a process without a model.
+    """
+    task = Task.of(settings["task"])
+    # a tiny model first: what the framework allocates once is not the model's
+    trainee(smallest(task), settings["contestant"]).step()
+    gc.collect()
+    empty = resident("VmRSS")
+    trained = trainee(task, settings["contestant"])
+    for _ in range(WARM_UP_STEPS):
+        trained.step(keep_gradients=True)
+        tell(1)
+    trained.clear(keep=True)
+    before = resident("VmRSS")
+    loss = trained.forward()
+    growth = resident("VmRSS") - before
+    trained.finish(loss)
+    del loss
+    tell(1)
+    trained.clear(keep=True)
+    settled = resident("VmRSS")
+    peak = peak_growth(lambda: trained.step(keep_gradients=True))
+    tell(1)
+    figures = {"forward_bytes": growth, "peak_bytes": peak, "total_bytes": settled - empty + peak}
+    return trained.kept() | figures | {"own_bytes": trained.own_bytes()}
+
+
+def smallest(task: Task) -> Task:
+    """Return the same task with a small model and batch."""
+    return Task.of(task.settings | {"model": "resnet18", "batch": 2, "height": 32, "width": 32})
+
+
+def trial(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
+    """Take some steps of one contestant; return their times, and how much private memory the last one needed at most.
+
+    Ends with an error of memory where a step does not fit.
+    """
+    task = Task.of(settings["task"])
+    trained = trainee(task, settings["contestant"])
+    seconds: list[float] = []
+    peak = 0
+    for _ in range(settings["steps"]):
+        private = resident("VmData") - resident("VmRSS")
+        reset_peak()
+        seconds += timing.timed(trained.step)
+        peak = private + resident("VmHWM")
+        tell(1)
+    return {"seconds": seconds, "private_bytes": peak}

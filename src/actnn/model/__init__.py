@@ -1,0 +1,1 @@
+"""A converted model: the wrapper, conversion, layers, verification and data."""

@@ -1,0 +1,1 @@
+"""All state of one converted model: sites, tags, byte accounts, state and report."""

@@ -1,0 +1,284 @@
+"""A session: all state of one converted model — its sites, keys and byte accounts."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from actnn import kernels
+from actnn.errors import ConfigError, SessionError
+from actnn.format import Family, Layout, Part, derive_key, uniform_layout
+from actnn.kernels import heap
+from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
+from actnn.planning.planner import Planner
+from actnn.planning.records import Record
+from actnn.planning.samples import Floats, Indices
+from actnn.session.report import Report, Row
+from actnn.session.site import Site
+from actnn.session.state import load_state, state_of
+from actnn.session.tags import Tags
+from actnn.settings import Policy
+from actnn.stores.slabs import Slabs
+from actnn.stores.store import Memory, Store, Swap
+
+LOGGER = logging.getLogger("actnn")
+SEEDS = 2**64
+# what a convolution on the host rearranges at a time: as much as caches hold costs no time, and bounds its workspace
+WORKING_BYTES = 16 * 2**20
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A code: its buffer and the layout that tells how to read it."""
+
+    buffer: Array
+    layout: Layout
+
+
+class Session:
+    """The owner of what one converted model needs while it trains.
+
+    A step, for the byte accounts, is everything that was kept since the last backward began.
+    """
+
+    def __init__(self, policy: Policy, seed: int = 0, stream: int = 0, memory: int | None = None) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
+            raise ConfigError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
+        if memory is not None and not (policy.compress and policy.compress_batch_norm):
+            raise ConfigError("a memory budget needs codes to choose the widths of: use level 'L2' or higher with it.")
+        self.policy = policy
+        self.planner = Planner(policy, memory)
+        self.store: Store = self._new_store()
+        self.seed = seed
+        self.stream = stream
+        self.sites: list[Site] = []
+        self.left_exact: list[tuple[str, str, str]] = []
+        self.other_kinds: Counter[str] = Counter()
+        self.tags = Tags()
+        self.closed = False
+        self._step = 1
+        self._backward_seen = False
+        # whether forwards of the whole model tell when they begin; layers made by hand have none
+        self._whole = False
+        self._wrapper: weakref.ref[Any] | None = None
+
+    def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False) -> Site:
+        """Return a new site; its width is checked here, so that a bad group fails at conversion."""
+        site = Site(self, name, kind, index=len(self.sites), group=group, batch_norm=batch_norm)
+        if self.policy.compress and site.bits:
+            self.sites.append(site)
+        return site
+
+    def converted_for(self, wrapper: Any) -> None:
+        """Note the wrapper of the model whose layers were converted for this session."""
+        self._wrapper = weakref.ref(wrapper)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether this session is that of a layer made by hand."""
+        return self._wrapper is None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a converted model goes on with this session."""
+        return self._wrapper is not None and self._wrapper() is not None and not self.closed
+
+    @property
+    def swaps_activations(self) -> bool:
+        """Whether what autograd saves leaves memory as it is, without codes."""
+        return self.policy.swap and not self.policy.compress and not self.closed
+
+    def whole_model(self) -> Site:
+        """Return the one site of a session that makes no codes, for the account of all that is kept."""
+        if not self.sites:
+            self.sites.append(Site(self, "model", "saved tensors", index=0))
+        return self.sites[0]
+
+    def close(self) -> None:
+        """End the session: its layers refuse to keep anything from now on."""
+        self.closed = True
+        self.store.close()
+
+    def check_open(self) -> None:
+        """Raise SessionError once the session was closed."""
+        if self.closed:
+            raise SessionError(
+                "this model's actnn session was closed. Convert the model again with actnn.QModule(model)."
+            )
+
+    def key(self, site: Site) -> Key:
+        """Return the key of a site's next code."""
+        return derive_key(self.seed, (self.stream << 32) + site.index, site.next_call())
+
+    def layout(self, site: Site, samples: int, elements: int, family: Family) -> Layout:
+        """Return the layout that a site's code has at the average width, of which planning may make another."""
+        return uniform_layout(samples, elements, family, math.ceil(site.asked(family)), self.policy.rounding)
+
+    def plan(
+        self, site: Site, samples: int, elements: int, family: Family, measure: Callable[[int], Floats]
+    ) -> tuple[Layout, Record | None]:
+        """Return the layout of a site's next code, and what its readers complete in backward where widths are planned.
+
+        ``measure`` returns the ranges of all samples, reading one group of so many.
+        """
+        return self.planner.layout(site, samples, elements, family, measure)
+
+    def encode(self, arrays: Arrays, values: Array, site: Site, layout: Layout) -> Code:
+        """Return the code of dense ``values`` (samples, elements)."""
+        backend = kernels.select(arrays, values)
+        buffer = self.store.allocate(arrays, layout.nbytes, values)
+        work = partial(backend.encode, arrays, values, layout, self.key(site), buffer)
+        return Code(self.timed(site, "encode", work), layout)
+
+    def decode(
+        self,
+        arrays: Arrays,
+        site: Site,
+        code: Code,
+        dtype: str,
+        part: Part,
+        affine: ChannelAffine | None,
+        samples: range | None = None,
+    ) -> Array:
+        """Return the values of a code, or of some of its samples, of shape (samples, elements)."""
+        backend = kernels.select(arrays, code.buffer)
+        work = partial(backend.decode, arrays, code.buffer, code.layout, part, dtype, affine, samples)
+        return self.timed(site, "decode", work)
+
+    def pieces(self, samples: int, decoded_bytes: int, working_bytes: int = 0, weight_bytes: int = 0) -> list[range]:
+        """Cut a batch into the parts that a layer works on, one after another.
+
+        Its decoded activations take ``decoded_bytes``, of which no more than ``pipeline_threshold`` are to be there at
+        once. ``working_bytes`` are those of input and output together where the framework rearranges both, and every
+        part costs ``weight_bytes`` again.
+        """
+        threshold = self.policy.pipeline_threshold
+        parts = 1 if threshold is None else -(-decoded_bytes // threshold)
+        parts = min(samples, max(parts, -(-working_bytes // max(WORKING_BYTES, 2 * weight_bytes))))
+        if parts < 2:
+            return [range(samples)]
+        size = -(-samples // parts)
+        return [range(start, min(start + size, samples)) for start in range(0, samples, size)]
+
+    def timed(self, site: Site, what: str, work: Callable[[], Result]) -> Result:
+        """Do some work of a site; log how long it took where ``debug_speed`` asks for it."""
+        if not self.policy.log_speed:
+            return work()
+        start = time.perf_counter()
+        result = work()
+        LOGGER.warning("%s %s: %.3f ms", site.name, what, 1e3 * (time.perf_counter() - start))
+        return result
+
+    def log_kept(self, site: Site, kept_bytes: int, exact_bytes: int) -> None:
+        """Log what a site keeps where ``debug_memory_model`` asks for it."""
+        if self.policy.log_memory:
+            LOGGER.warning("%s keeps %d bytes instead of %d", site.name, kept_bytes, exact_bytes)
+
+    def forward_begins(self, indices: Indices | None = None) -> None:
+        """Let every site expect the readers that it had in the last step, and give it its share of the budget.
+
+        ``indices`` tells which samples of the training set the batch holds.
+        """
+        self._whole = True
+        self._trim()
+        if self._backward_seen:
+            self.tags.clear()
+        self.store.step_begins()
+        changed = [site.learn() for site in self.sites]
+        self.planner.forward_begins(indices, not any(changed), self._kept_bytes())
+
+    def backward_begins(self) -> None:
+        """Note that a backward runs: what is kept next belongs to another step."""
+        if not self._backward_seen:
+            self._trim()
+        self._backward_seen = True
+        if not self._whole:
+            self.tags.clear()
+
+    @property
+    def predictions(self) -> dict[str, float] | None:
+        """Where set to a dictionary, every backward adds the variance predicted for its layer's gradient to it."""
+        return self.planner.predictions
+
+    @predictions.setter
+    def predictions(self, predictions: dict[str, float] | None) -> None:
+        self.planner.predictions = predictions
+
+    def current_step(self) -> int:
+        """Return the number of the step that is being recorded."""
+        if self._backward_seen:
+            self._backward_seen = False
+            self._step += 1
+        return self._step
+
+    @property
+    def measures_memory(self) -> bool:
+        """Whether the next forward is to tell what all layers keep."""
+        return self.planner.budget is not None and self.planner.budget.measuring
+
+    def all_kept(self, nbytes: int) -> None:
+        """Note the bytes that a whole forward kept, with what layers keep that are not compressed."""
+        if self.planner.budget is not None:
+            # what was swapped is not among those bytes
+            accounts = [site.account for site in self.sites if site.step == self._step]
+            of_sites = sum(max(0, account.kept_bytes - account.swapped_bytes) for account in accounts)
+            self.planner.budget.other_bytes = max(0, nbytes - of_sites)
+            self.planner.budget.measuring = False
+
+    def _trim(self) -> None:
+        """Let the system have what the process freed, where that is more than the settings allow."""
+        if self.policy.trim_threshold is not None:
+            heap.trim(self.policy.trim_threshold)
+
+    def _kept_bytes(self) -> int:
+        return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return, between steps, all that the next ones depend on, as plain data."""
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a session of the same model was when its state was taken."""
+        load_state(self, state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # tags belong to tensors of this process, and the wrapper to the session that is copied
+        return self.__dict__ | {"tags": Tags(), "store": None, "_wrapper": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self.store = self._new_store()
+
+    def _new_store(self) -> Store:
+        policy, slabs = self.policy, None
+        if policy.arena:
+            # what is left in the heap must not leave holes either
+            heap.separate_blocks()
+            slabs = Slabs()
+        return Swap(policy.swap_dir, policy.swap_bytes, slabs) if policy.swap else Memory(slabs)
+
+    def report(self) -> Report:
+        """Return what each layer kept in the last recorded step."""
+        active = [site for site in self.sites if site.step == self._step]
+        rows = [Row.of(site) for site in active]
+        seen = {name for row in rows for name in (row.layer, *row.readers)}
+        idle = [site.name for site in self.sites if site.name not in seen]
+        budget = self.planner.budget
+        return Report(
+            rows,
+            idle,
+            list(self.left_exact),
+            limit=None if budget is None else budget.limit,
+            other_bytes=0 if budget is None else budget.other_bytes,
+            other_kinds=sorted(self.other_kinds.items()),
+            compresses=bool(self.sites) or self.swaps_activations,
+        )

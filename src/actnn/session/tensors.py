@@ -1,0 +1,91 @@
+"""What a front end tells the core about its tensors, besides the array operations that kernels ask for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Protocol, Self
+
+from actnn.errors import UnsupportedError
+from actnn.kernels.contract import FLOATS, Array, Arrays, Channels
+from actnn.session.tags import Place
+
+
+class Tensors(Arrays, Protocol):
+    """A framework's tensors; one object a front end."""
+
+    def nbytes(self, x: Array) -> int:
+        """Return the bytes of a tensor's elements."""
+
+    def detach(self, x: Array) -> Array:
+        """Return a tensor of the same memory that autograd knows nothing of."""
+
+    def order(self, x: Array, batched: bool = True) -> Order:
+        """Return the order in which a tensor lies, or is to be brought where it lies in none."""
+
+    def place(self, x: Array) -> Place:
+        """Return where a tensor lies, and in which version."""
+
+    def version(self, x: Array) -> int:
+        """Return how often a tensor's memory was changed in place."""
+
+    def recording(self) -> bool:
+        """Tell whether autograd records operations now."""
+
+    def wants_gradient(self, x: Array) -> bool:
+        """Tell whether autograd is to find the gradient of a tensor."""
+
+    def recorded(self, x: Array) -> bool:
+        """Tell whether a tensor is the result of an operation that autograd recorded."""
+
+    def per_channel(self, parameter: Array | None, default: float, like: Array) -> Array:
+        """Return a parameter as float32, or its default where the layer has none."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A tensor's shape and the order of its elements in memory; ``batched`` tells whether axis 0 counts samples."""
+
+    tensors: ClassVar[Tensors]
+
+    shape: tuple[int, ...]
+    channels_last: bool = False
+    batched: bool = True
+
+    @cached_property
+    def rows(self) -> tuple[int, int]:
+        """Samples, and elements of each."""
+        if not self.batched:
+            return 1, math.prod(self.shape)
+        return self.shape[0], math.prod(self.shape[1:])
+
+    @property
+    def channels(self) -> Channels:
+        """How the elements of a sample divide into channels."""
+        raise NotImplementedError
+
+    def of_samples(self, count: int) -> Self:
+        """Return the order of a part of the batch."""
+        return replace(self, shape=(count, *self.shape[1:])) if self.batched else self
+
+    def flat(self, x: Array) -> Array:
+        """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
+        raise NotImplementedError
+
+    def shaped(self, values: Array) -> Array:
+        """Return (samples, elements) as a tensor of this shape: the inverse of ``flat``."""
+        raise NotImplementedError
+
+    def unfilled(self, like: Array) -> Array:
+        """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""
+        raise NotImplementedError
+
+
+def check_floating(tensors: Tensors, x: Array, name: str) -> None:
+    """Raise UnsupportedError unless a tensor's dtype can be coded."""
+    if (given := tensors.dtype(x)) not in FLOATS:
+        raise UnsupportedError(
+            f"cannot encode a {given} tensor at {name!r}: expected float32, float16 or bfloat16. "
+            f"Leave this layer exact with QModule(model, exact=[{name!r}])."
+        )

@@ -1,0 +1,1 @@
+"""Where the bytes of codes lie between forward and backward."""

@@ -1,0 +1,1 @@
+"""What is trained: data sets, models, contestants and training loops."""

@@ -1,0 +1,155 @@
+"""Models by name: own ones, torchvision's, timm's, and functions of the user's."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from actnn.errors import ActnnError, ConfigError, UnsupportedError
+from actnn.measuring.processes import in_one_line
+from actnn.workloads import resnets
+from actnn.workloads.hrnet import fcn_hrnet_w48
+from actnn.workloads.small_resnet import small_resnet
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Builder = Callable[[int, int], Any]
+
+OWN: Mapping[str, Builder] = {
+    "small_resnet": lambda classes, channels: small_resnet(classes, inputs=channels),
+    "fcn_hrnet_w48": fcn_hrnet_w48,
+    **{name: partial(resnets.resnet, shape) for name, shape in resnets.SHAPES.items()},
+}
+# families with a number in their name: the seeds' scaled ResNet, by depth and by width; Python reads 4300 digits
+SCALED: Mapping[str, Callable[[int], resnets.Shape]] = {
+    r"resnet-(\d{1,99})": resnets.deep,
+    r"wide-resnet-(\d{1,99})": resnets.wide,
+}
+NAMES = tuple(OWN)
+SEGMENTATION = ("fcn_hrnet_w48",)
+HELP = f"{', '.join(NAMES)}, resnet-DEPTH, wide-resnet-WIDTH, a name of torchvision or timm, or module:function"
+
+
+def build(name: str, *, classes: int = 1000, channels: int = 3) -> nn.Module:
+    """Return a fresh model for images of so many channels, with its own initialisation."""
+    if name in OWN:
+        return OWN[name](classes, channels)
+    for pattern, shape in SCALED.items():
+        if found := re.fullmatch(pattern, name):
+            return resnets.resnet(shape(int(found[1])), classes, channels)
+    if ":" in name:
+        return from_function(name, classes, channels)
+    missing = []
+    known = list(NAMES)
+    for package, load in PACKAGES.items():
+        try:
+            builders = load()
+        except (ImportError, RuntimeError) as problem:
+            # a torchvision built for another torch raises RuntimeError
+            missing.append(f"{package} ({problem})")
+            continue
+        if name in builders:
+            return builders[name](classes, channels)
+        known += builders
+    raise unknown(name, known, missing)
+
+
+def unknown(name: str, known: Iterable[str], missing: list[str]) -> Exception:
+    """Return the error for a name that nobody knows; where a package is missing it might have been one of its."""
+    # several packages have a ResNet-50
+    close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected {HELP}."
+    if missing:
+        return UnsupportedError(
+            f"there is no model {name!r} here; {hint} These packages of models do not import: {', '.join(missing)}. "
+            "Install them with pip install torchvision timm if it is one of theirs."
+        )
+    return ConfigError(f"there is no model {name!r}: {hint}")
+
+
+def torchvision_builders() -> Mapping[str, Builder]:
+    """Return torchvision's classification models; other tasks return more than one tensor."""
+    from torchvision import models
+
+    def builder(name: str) -> Builder:
+        return lambda classes, channels: adapted(getattr(models, name)(num_classes=classes), channels)
+
+    return {name: builder(name) for name in models.list_models(module=models)}
+
+
+def timm_builders() -> Mapping[str, Builder]:
+    """Return timm's models."""
+    import timm
+
+    def builder(name: str) -> Builder:
+        return lambda classes, channels: timm.create_model(name, num_classes=classes, in_chans=channels)
+
+    return {name: builder(name) for name in timm.list_models()}
+
+
+PACKAGES: Mapping[str, Callable[[], Mapping[str, Builder]]] = {
+    "torchvision": torchvision_builders,
+    "timm": timm_builders,
+}
+
+
+def adapted(model: nn.Module, channels: int) -> nn.Module:
+    """Give the first convolution of a model for colour images as many input channels as the images have."""
+    from torch import nn
+
+    if channels == 3:
+        return model
+    name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
+    replaced = nn.Conv2d(
+        channels,
+        first.out_channels,
+        first.kernel_size,
+        first.stride,
+        first.padding,
+        first.dilation,
+        bias=first.bias is not None,
+    )
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, replaced)
+    return model
+
+
+def from_function(name: str, classes: int, channels: int) -> nn.Module:
+    """Return what a ``module:function`` of the user's makes; it gets ``classes`` and ``channels`` if it names them."""
+    from torch import nn
+
+    module, _, attribute = name.partition(":")
+    # an installed command does not look into the working directory by itself
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    with one_line(name, "cannot be loaded as module:function"):
+        function = getattr(importlib.import_module(module), attribute)
+    if not callable(function):
+        raise ConfigError(f"the model {name!r} is a {type(function).__name__}: expected a function that makes a model.")
+    with one_line(name, "cannot be made from classes and channels alone"):
+        taken = inspect.signature(function).parameters
+        given = {"classes": classes, "channels": channels}
+        model = function(**{key: value for key, value in given.items() if key in taken})
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"the model {name!r} made a {type(model).__name__}: expected a torch.nn.Module.")
+    return model
+
+
+@contextmanager
+def one_line(name: str, fails: str) -> Iterator[None]:
+    """Raise ConfigError with how a model fails; the user's code may raise anything, and even end the program."""
+    try:
+        yield
+    except ActnnError:
+        raise
+    except (Exception, SystemExit) as problem:
+        raise ConfigError(f"the model {name!r} {fails}: {in_one_line(problem)}") from problem

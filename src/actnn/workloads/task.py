@@ -1,0 +1,93 @@
+"""What is trained in a benchmark, and who takes part."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from actnn.settings import LEVELS
+
+EXACT, CHECKPOINT, SWAP = "exact", "checkpoint", "swap"
+CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS)
+# levels that change how their whole process allocates memory: nobody can be timed fairly beside them
+OF_WHOLE_PROCESS = tuple(
+    name for name, knobs in LEVELS.items() if knobs.get("arena") or knobs.get("empty_cache_threshold") is not None
+)
+
+# classes and image size of the paper's tables; all other models classify ImageNet's
+CLASSES = {"fcn_hrnet_w48": 19}
+SIZES = {"fcn_hrnet_w48": (512, 1024)}
+IMAGENET_CLASSES, IMAGENET_SIZE = 1000, (224, 224)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training step: framework, model, batch, and how codes are made."""
+
+    model: str
+    batch: int
+    height: int
+    width: int
+    framework: str = "torch"
+    bits: float | None = None
+    threads: int = 1
+    channels_last: bool = False
+    rounding: str = "dither"
+    share_codes: bool = True
+    seed: int = 0
+    rate: float = 0.01
+    label_count: int | None = None
+
+    @property
+    def classes(self) -> int:
+        """How many classes the model tells apart."""
+        return self.label_count or CLASSES.get(self.model, IMAGENET_CLASSES)
+
+    @property
+    def size(self) -> int | str:
+        """The size of an image as records have it."""
+        return self.height if self.height == self.width else f"{self.height}x{self.width}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a child needs to do the same."""
+        return asdict(self)
+
+    @staticmethod
+    def of(settings: Mapping[str, Any]) -> Task:
+        """Return the task of some settings."""
+        return Task(**settings)
+
+    def record(self, contestant: str) -> dict[str, Any]:
+        """Return what makes a run of one contestant the same run as another."""
+        figures = {"contestant": contestant, "framework": self.framework, "model": self.model}
+        figures |= {"batch": self.batch, "size": self.size, "bits": self.width_of(contestant), "threads": self.threads}
+        changed = {field.name: getattr(self, field.name) for field in fields(self) if field.name in VARIANTS}
+        return figures | {name: value for name, value in changed.items() if value != VARIANTS[name]}
+
+    def width_of(self, contestant: str) -> float | None:
+        """Return the average width of a contestant's codes, None where it makes none."""
+        if not LEVELS.get(contestant, {"compress_activation": False}).get("compress_activation", True):
+            return None
+        return self.bits or LEVELS[contestant]["activation_compression_bits"][0]
+
+
+VARIANTS = {
+    field.name: field.default for field in fields(Task) if field.name in ("channels_last", "rounding", "share_codes")
+}
+
+
+def task_of(arguments: Namespace, **changed: Any) -> Task:
+    """Return the task that arguments describe; ``changed`` are its other fields."""
+    model = changed.get("model", getattr(arguments, "model", None))
+    height, width = getattr(arguments, "size", None) or SIZES.get(model, IMAGENET_SIZE)
+    known = {"model": model, "height": height, "width": width}
+    known |= {name: getattr(arguments, name) for name in ("framework", "bits", "threads")}
+    return Task(**(known | changed))
+
+
+def words_of(run: Mapping[str, Any]) -> str:
+    """Describe the run of a task and a contestant for people."""
+    return f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}"

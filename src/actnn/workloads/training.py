@@ -1,0 +1,246 @@
+"""How commands train a network: the order of images, optimizer and learning rates, conversion, and going on later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from actnn.workloads.datasets import DataSet
+
+PEAK_RATE = 0.1
+# where the learning rate begins and ends, as parts of its peak
+FIRST_SHARE, LAST_SHARE = 1 / 25, 1 / 25 / 1e4
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How weights learn: stochastic gradient descent with momentum, a cosine schedule with warm-up, and precision.
+
+    ``warm_up`` is the share of all steps in which the learning rate rises to ``rate``; ``bf16`` computes in bfloat16
+    what autocast allows to.
+    """
+
+    rate: float = PEAK_RATE
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    label_smoothing: float = 0.0
+    warm_up: float = 0.3
+    bf16: bool = False
+    channels_last: bool = False
+
+    def rate_of(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step, counted from 0, of so many."""
+        top = self.warm_up * steps - 1
+        if step <= top:
+            return between(FIRST_SHARE * self.rate, self.rate, step / top if top > 0 else 1.0)
+        return between(self.rate, LAST_SHARE * self.rate, min(1.0, (step - top) / (steps - 1 - top)))
+
+
+RECIPE = Recipe()
+
+
+def between(start: float, end: float, share: float) -> float:
+    """Return a value on half a cosine from start to end."""
+    return end + (start - end) / 2 * (math.cos(math.pi * share) + 1)
+
+
+def step_count(images: int, batch: int, epochs: int) -> int:
+    """Return how many steps some epochs take; the last step of an epoch may have fewer images."""
+    return epochs * math.ceil(images / batch)
+
+
+def compressed(
+    model: nn.Module,
+    level: str,
+    bits: float | None = None,
+    *,
+    seed: int = 0,
+    memory: str | float | None = None,
+    **settings: Any,
+) -> nn.Module:
+    """Convert a model at a level and a width, None for the level's own; ``settings`` are others of ``actnn.config``."""
+    import actnn
+
+    actnn.set_optimization_level(level)
+    if bits is not None:
+        settings["activation_compression_bits"] = [bits]
+    for name, value in settings.items():
+        setattr(actnn.config, name, value)
+    return actnn.QModule(model, seed=seed, memory=memory)
+
+
+class Training:
+    """A model on its way through a data set; equal seeds give equal orders of images.
+
+    ``before_step`` is told the positions of a step's images in the data set, ``after_step`` that it is done. Random
+    numbers that layers draw come from a sequence of its own, so that trainings in turns do not change each other.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: DataSet,
+        *,
+        batch: int,
+        steps: int,
+        seed: int = 0,
+        recipe: Recipe = RECIPE,
+        before_step: Callable[[Tensor], object] = lambda positions: None,
+        after_step: Callable[[], object] = lambda: None,
+    ) -> None:
+        import torch
+
+        self.model, self.data, self.batch, self.steps, self.recipe = model, data, batch, steps, recipe
+        self.before_step, self.after_step = before_step, after_step
+        self.shuffle = torch.Generator().manual_seed(seed)
+        self.optimizer = torch.optim.SGD(
+            model.parameters(), lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+        )
+        self.epoch_number = self.done = self.taken = 0
+        self.total_loss = 0.0
+        self._random = torch.get_rng_state()
+        self._shuffled = self.shuffle.get_state()
+        self._order: list[Tensor] = []
+
+    @property
+    def steps_of_epoch(self) -> int:
+        """How many steps an epoch has."""
+        return step_count(self.data.train.count, self.batch, 1)
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether all images were seen in this epoch."""
+        return self.done == self.steps_of_epoch
+
+    def batches(self) -> Iterator[Tensor]:
+        """Yield the positions of one epoch's images, a batch at a time, in a new random order."""
+        import torch
+
+        yield from torch.randperm(self.data.train.count, generator=self.shuffle).split(self.batch)
+
+    def step(self, positions: Tensor, watched: AbstractContextManager[Any] | None = None) -> float:
+        """Take one step on some images and return the loss; ``watched`` is entered around the forward pass."""
+        from torch.nn import functional
+
+        images, labels = self.data.train.batch(positions, self.epoch_number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate_of(self.taken, self.steps)
+        self.before_step(positions)
+        self.optimizer.zero_grad()
+        with self._own_random(), watched or nullcontext():
+            scores = self._scores(images)
+            check_scores(scores, len(labels), self.data.classes)
+            loss = functional.cross_entropy(scores, labels, label_smoothing=self.recipe.label_smoothing)
+        loss.backward()
+        self.optimizer.step()
+        self.taken += 1
+        self.after_step()
+        return loss.item()
+
+    def advance(self, watched: AbstractContextManager[Any] | None = None) -> float:
+        """Take the next step of this epoch and return its loss."""
+        if not self._order:
+            self._shuffled = self.shuffle.get_state()
+            self._order = list(self.batches())
+        if self.done + 1 < len(self._order):
+            self.data.train.prepare(self._order[self.done + 1], self.epoch_number)
+        loss = self.step(self._order[self.done], watched)
+        self.done += 1
+        self.total_loss += loss
+        return loss
+
+    def end_epoch(self) -> float:
+        """Make ready for the next epoch and return the mean loss of this one."""
+        mean = self.total_loss / self.done
+        self.epoch_number += 1
+        self.done, self.total_loss, self._order = 0, 0.0, []
+        return mean
+
+    def epoch(self) -> float:
+        """Train on every image once and return the mean loss; the first loss that is not finite ends it."""
+        while not self.epoch_is_over and math.isfinite(self.advance()):
+            pass
+        return self.end_epoch()
+
+    def accuracy(self, after_batch: Callable[[], object] = lambda: None) -> float:
+        """Return the share of test images that the model gets right."""
+        import torch
+
+        test, right = self.data.test, 0
+        was_training = self.model.training
+        self.model.eval()
+        with torch.no_grad():
+            for positions in torch.arange(test.count).split(self.batch):
+                images, labels = test.batch(positions, None)
+                right += int((self._scores(images).argmax(1) == labels).sum())
+                after_batch()
+        self.model.train(was_training)
+        return right / test.count
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return, between steps, all that the next ones depend on; safe to store with ``torch.save``."""
+        session = getattr(self.model, "session_state", None)
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "session": None if session is None else session(),
+            "random": self._random,
+            "shuffled": self._shuffled if self._order else self.shuffle.get_state(),
+            "epoch": self.epoch_number,
+            "done": self.done,
+            "taken": self.taken,
+            "total_loss": self.total_loss,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a training with the same model, data and settings was when its state was taken."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["session"] is not None:
+            self.model.load_session_state(state["session"])
+        self._random = state["random"]
+        self.shuffle.set_state(state["shuffled"])
+        self.epoch_number, self.done, self.taken = state["epoch"], state["done"], state["taken"]
+        self.total_loss = state["total_loss"]
+        self._shuffled = state["shuffled"]
+        self._order = list(self.batches()) if self.done else []
+
+    def _scores(self, images: Tensor) -> Tensor:
+        import torch
+
+        if self.recipe.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+            scores = self.model(images)
+        return scores.float() if self.recipe.bf16 and isinstance(scores, torch.Tensor) else scores
+
+    @contextmanager
+    def _own_random(self) -> Iterator[None]:
+        import torch
+
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self._random)
+        try:
+            yield
+        finally:
+            self._random = torch.get_rng_state()
+            torch.set_rng_state(outside)
+
+
+def check_scores(scores: Any, images: int, classes: int) -> None:
+    """Raise ConfigError unless a model gave a score of every class for each image."""
+    shape = tuple(getattr(scores, "shape", ()))
+    if len(shape) != 2 or shape[0] != images or shape[1] < classes:
+        given = f"a tensor of shape {shape}" if shape else f"a {type(scores).__name__}"
+        raise ConfigError(
+            f"this model returned {given} for {images} images: expected a classifier, which returns a score for each "
+            f"of {classes} classes, {(images, classes)}."
+        )

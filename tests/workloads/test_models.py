@@ -1,0 +1,151 @@
+"""Models by name: own ones have the shapes they should, and a wrong name is answered with help."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from actnn.errors import ConfigError, UnsupportedError
+from actnn.measuring import computed
+from actnn.workloads import models, resnets
+from actnn.workloads.checkpointing import checkpointed
+from actnn.workloads.task import Task
+
+torch = pytest.importorskip("torch")
+
+PARAMETERS = {"resnet18": 11_689_512, "resnet50": 25_557_032, "resnet152": 60_192_808, "wide_resnet50_2": 68_883_240}
+GIB = 2**30
+
+
+def parameters(name, **options):
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in models.build(name, **options).parameters())
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_own_resnets_have_the_published_number_of_parameters(name):
+    assert parameters(name) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_own_resnets_compute_what_torchvision_computes(name):
+    try:
+        from torchvision import models as other
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"torchvision does not import here: {problem}")
+    torch.manual_seed(0)
+    ours, theirs = models.build(name).eval(), getattr(other, name)().eval()
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(ours(images), theirs(images))
+
+
+def test_the_scaled_resnet_is_resnet152_at_its_own_depth_and_width():
+    assert parameters("resnet-152") == parameters("wide-resnet-64") == PARAMETERS["resnet152"]
+    assert resnets.deep(196).blocks == (3, 16, 72, 3)
+    assert parameters("wide-resnet-128") > 2 * PARAMETERS["resnet152"] / 1.1
+
+
+@pytest.mark.parametrize("name", ["resnet-109", "wide-resnet-0", "resnet-" + "9" * 20, "wide-resnet-10001"])
+def test_a_scale_that_does_not_exist_is_refused(name):
+    with pytest.raises(ConfigError, match="expected at least"):
+        models.build(name)
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "resnet18"])
+def test_classes_and_channels_are_chosen(name):
+    model = models.build(name, classes=7, channels=2)
+    assert model(torch.randn(2, 2, 32, 32)).shape == (2, 7)
+
+
+def test_the_segmentation_network_gives_a_logit_for_every_pixel_and_class():
+    with torch.device("meta"):
+        model = models.build("fcn_hrnet_w48", classes=19)
+        assert model(torch.randn(2, 3, 64, 128)).shape == (2, 19, 64, 128)
+    assert parameters("fcn_hrnet_w48", classes=19) == pytest.approx(65.8e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "size", "published"),
+    [("resnet152", 32, (224, 224), 5.28), ("fcn_hrnet_w48", 2, (512, 1024), 4.76)],
+)
+def test_exact_training_keeps_what_the_paper_says(name, batch, size, published):
+    found = computed.exact_bytes(Task(name, batch, *size))
+    assert (found["kept_bytes"] - found["loss_bytes"]) / GIB == pytest.approx(published, rel=0.05)
+
+
+def test_a_name_of_timm_is_found():
+    pytest.importorskip("timm")
+    model = models.build("resnet10t", classes=5, channels=1)
+    assert model(torch.randn(2, 1, 64, 64)).shape == (2, 5)
+
+
+def test_a_name_of_torchvision_is_found_and_takes_other_channels():
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"torchvision does not import here: {problem}")
+    with torch.device("meta"):
+        assert models.build("squeezenet1_1", classes=5, channels=1)(torch.randn(2, 1, 64, 64)).shape == (2, 5)
+
+
+def test_a_function_of_the_users_gets_what_it_names(tmp_path, monkeypatch):
+    (tmp_path / "own_models.py").write_text(
+        "from torch import nn\n"
+        "def plain(): return nn.Linear(3, 4)\n"
+        "def chosen(classes): return nn.Linear(3, classes)\n"
+        "def wrong(): return 5\n"
+        "number = 5\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert models.build("own_models:plain").out_features == 4
+    assert models.build("own_models:chosen", classes=7).out_features == 7
+    for name, words in (
+        ("own_models:wrong", "made a int"),
+        ("own_models:number", "is a int"),
+        ("own_models:absent", "absent"),
+        ("absent_module:plain", "absent_module"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            models.build(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("def model(): raise KeyError('depth')", "cannot be made from classes and channels alone: KeyError: 'depth'"),
+        ("def model(): raise ValueError('first\\nsecond')", "ValueError: first$"),
+        ("def model(): raise SystemExit(3)", "SystemExit: 3"),
+        ("def model(classes, depth): pass", "TypeError: .* missing 1 required positional argument: 'depth'"),
+        ("model = type", "cannot be made"),
+        ("def model(:", r"cannot be loaded as module:function: SyntaxError: .*spoilt\.py, line 1"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit", "SystemExit: no message"),
+    ],
+)
+def test_a_function_of_the_users_that_fails_gives_one_line(source, complaint, tmp_path, monkeypatch):
+    (tmp_path / "spoilt.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "spoilt", raising=False)
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        models.build("spoilt:model")
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_name_is_answered_with_close_ones(monkeypatch):
+    monkeypatch.setattr(models, "PACKAGES", {})
+    with pytest.raises(ConfigError, match="did you mean 'resnet50'"):
+        models.build("resnt50")
+
+
+def test_a_package_that_does_not_import_is_said_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UnsupportedError, match="pip install torchvision timm"):
+        models.build("mobilenet_v2")
+
+
+def test_a_model_without_blocks_cannot_be_checkpointed():
+    with pytest.raises(UnsupportedError, match="cannot be cut"):
+        checkpointed(torch.nn.Linear(2, 2))
