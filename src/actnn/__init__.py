@@ -94,7 +94,7 @@ class _AnyWrapper(type):
     """The type of QModule: models that either front end converted are its instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        from actnn.model.conversion import Wrapper
+        from actnn.model.wrapper import Wrapper
 
         return isinstance(instance, Wrapper)
 
@@ -104,7 +104,7 @@ class QModule(metaclass=_AnyWrapper):
 
     def __new__(cls, model: Any, **settings: Any) -> Any:
         """Convert a torch.nn.Module or a paddle.nn.Layer with its own front end's QModule."""
-        from actnn.model.conversion import Wrapper, check_layers
+        from actnn.model.wrapper import Wrapper, check_layers
 
         if isinstance(model, Wrapper):
             check_layers(model, ())

@@ -108,12 +108,15 @@ class Layout:
         plane, first = plane_bytes(self.elements), self.planes_offset
         return tuple(first + plane * planes for planes in accumulate(widths, initial=0))
 
-    @property
+    @cached_property
+    def planes(self) -> int:
+        """Planes of all samples together."""
+        return self.samples * self.bits if self.sample_bits is None else sum(self.sample_bits)
+
+    @cached_property
     def nbytes(self) -> int:
         """Size of the whole buffer."""
-        if self.sample_bits is not None:
-            return self.sample_offsets[-1]
-        return self.planes_offset + self.samples * self.bits * plane_bytes(self.elements)
+        return self.planes_offset + self.planes * plane_bytes(self.elements)
 
 
 @lru_cache(maxsize=4096)

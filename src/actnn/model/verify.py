@@ -11,8 +11,8 @@ import numpy as np
 
 from actnn.errors import ConfigError, ShapeError, UnsupportedError
 from actnn.kernels.contract import Array
-from actnn.model.conversion import Wrapper
 from actnn.model.verification import Comparison, Gradients, Verification
+from actnn.model.wrapper import Wrapper, session_of
 
 LossFunction = Callable[[Any, Any], Array]
 
@@ -105,7 +105,7 @@ class Verifier:
                 step = Step(self, coded, batch, loss_function, generators)
                 for _ in range(WARM_UP):
                     step.run()
-                session = coded._session
+                session = session_of(coded)
                 session.predictions = {}
                 for _ in range(draws):
                     step.run()
@@ -121,7 +121,7 @@ class Verifier:
         if not isinstance(model, self.layer_type):
             raise UnsupportedError(f"verify was given a {type(model).__name__}: expected a {self.layer_name}.")
         if isinstance(model, Wrapper):
-            model._session.check_open()
+            session_of(model).check_open()
             if conversion:
                 raise ConfigError(
                     f"{', '.join(conversion)} given with a model that was converted with settings of its own: expected "

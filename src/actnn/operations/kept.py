@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from actnn import kernels
 from actnn.errors import UnsupportedError
 from actnn.format import AFFINE, Family, Layout, Part, index_bytes
-from actnn.kernels.contract import Array, Arrays, ChannelAffine
-from actnn.operations import batch_norm_rules as rules
-from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Record
-from actnn.planning.samples import Floats
-from actnn.session.session import Code
-from actnn.session.site import Site
-from actnn.session.tensors import Order, Tensors, check_floating
+from actnn.kernels.contract import Array, Arrays, Backend, OutputAffine
+from actnn.planning.noise import Floats
+from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
+from actnn.session.plans import code_plan
+from actnn.session.site import Readers, Site
+from actnn.session.tags import Tag
+from actnn.session.tensors import Form, Order, Tensors, check_floating
+
+# the positions of what is saved for a BatchNorm's output: its code, gamma, beta, and what the kernels saved
+THRESHOLD_ROW = 1
 
 
-@dataclass(frozen=True)
 class Reading:
     """How to read an activation from saved tensors; holds no tensor itself, so it may stay on a context.
 
     ``layout`` None: the one saved tensor is the activation. Otherwise it is the buffer of a code; with ``normalized``,
-    that of a BatchNorm's coded value, and gamma, beta and the threshold are saved behind it. ``record`` is there where
-    widths are planned.
+    that of a BatchNorm's coded value, and gamma, beta and what its forward saved are saved behind it. ``record`` is
+    there where widths are planned.
     """
 
-    order: Order
-    layout: Layout | None = None
-    part: Part = Part.WHOLE
-    normalized: bool = False
-    record: Record | None = None
+    __slots__ = ("backend", "layout", "normalized", "order", "part", "record")
+
+    def __init__(
+        self,
+        order: Order,
+        backend: Backend,
+        layout: Layout | None = None,
+        record: Record | None = None,
+        normalized: bool = False,
+        part: Part = Part.WHOLE,
+    ) -> None:
+        self.order, self.backend, self.layout, self.record = order, backend, layout, record
+        self.normalized, self.part = normalized, part
 
     @property
     def signed(self) -> bool:
@@ -44,108 +54,158 @@ class Reading:
         """Whether the code's values are those of the activation, with nothing between."""
         return self.layout is not None and not self.normalized and self.part is Part.WHOLE
 
-    def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range) -> Array:
-        """Return some samples of the activation, ``saved`` beginning with the buffer itself."""
-        tensors = self.order.tensors
+    def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range | None = None) -> Array:
+        """Return the activation, or some samples of it, ``saved`` beginning with the buffer itself."""
+        order = self.order
+        tensors = order.tensors
         if self.layout is None:
-            return tensors.cast(saved[0][samples.start : samples.stop] if self.order.batched else saved[0], dtype)
-        affine = self._affine(*saved) if self.normalized else None
-        code, part = Code(saved[0], self.layout), self.order.of_samples(len(samples))
-        return part.shaped(site.session.decode(tensors, site, code, dtype, self.part, affine, samples))
+            x = saved[0]
+            return tensors.cast(x if samples is None or not order.batched else x[samples.start : samples.stop], dtype)
+        affine = None
+        if self.normalized:
+            code, gamma, beta, constants = saved
+            threshold = None if self.layout.family.affine else constants[THRESHOLD_ROW]
+            affine = OutputAffine(order.channels, gamma, beta, threshold)
+        if samples is not None:
+            order = order.of_samples(len(samples))
+        out = tensors.unfilled(order, dtype, saved[0])
+        values = out if self.backend.any_shape else order.flat(out)
+        arguments = (tensors, saved[0], self.layout, self.part, dtype, affine, samples, values)
+        if site.session.watch is None:
+            self.backend.decode(*arguments)
+        else:
+            site.session.watch(site, "decode", partial(self.backend.decode, *arguments))
+        return out
 
     def masked(self, site: Site, saved: Array, grad: Array, above: float, below: float) -> Array:
         """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
 
         The mask is the code's side, or a plain mask where there is no layout.
         """
-        tensors = self.order.tensors
-        backend, mask = kernels.select(tensors, grad), site.session.store.get(tensors, saved)
-        return self.order.shaped(backend.apply_mask(tensors, mask, self.layout, self.order.flat(grad), above, below))
+        order = self.order
+        tensors, store = order.tensors, site.session.store
+        mask = saved if store.keeps_in_place else store.get(tensors, saved)
+        out = tensors.unfilled(order, tensors.dtype(grad), grad)
+        direct = self.backend.any_shape
+        values = grad if direct and order.dense(grad) else order.flat(grad)
+        self.backend.apply_mask(
+            tensors, mask, self.layout, values, above, below, order.rows, out if direct else order.flat(out)
+        )
+        return out
 
     def parts(
         self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
     ) -> Iterator[tuple[Array, Array]]:
         """Yield the gradient of a map's output and this activation, which it read, part by part of the batch."""
-        tensors = self.order.tensors
-        # once, not for each part: it may have to come from afar
-        saved = [site.session.store.get(tensors, saved[0]), *saved[1:]]
+        tensors, store = self.order.tensors, site.session.store
+        if not store.keeps_in_place:
+            # once, not for each part: it may have to come from afar
+            saved = [store.get(tensors, saved[0]), *saved[1:]]
+        dtype = tensors.dtype(grad)
+        if len(parts) == 1:
+            yield grad, self.value(site, saved, dtype)
+            return
         for part in parts:
             of_part = grad[part.start : part.stop] if self.order.batched else grad
-            yield of_part, self.value(site, saved, tensors.dtype(grad), part)
+            yield of_part, self.value(site, saved, dtype, part)
 
-    def observe(self, site: Site, grad: Array, coefficient: Callable[[], float]) -> None:
+    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
         """Tell the planner the gradient with which a map at ``site`` read this activation."""
-        if self.record is not None and site.session.planner.observing:
-            columns = POSITIVE_OUTPUT if self.part is Part.POSITIVE else OUTPUT
-            energies = energies_of(self.order.tensors, site, grad, self.order.batched)
-            site.session.planner.observe(self.record, site, columns, coefficient(), energies)
+        planner = site.session.planner
+        if self.record is None or not planner.observing:
+            return
+        tensors = self.order.tensors
+        order = tensors.order(grad, self.order.batched)
+        samples, elements = order.rows
+        energies = planner.statistics.span(samples)
+        values = grad if self.backend.any_shape and order.dense(grad) else order.flat(grad)
+        self.backend.energy(tensors, values, planner.stride(elements), energies, order.rows)
+        columns = POSITIVE_OUTPUT if self.part is Part.POSITIVE else OUTPUT
+        planner.observe(Observation(self.record, site, columns, coefficient, energies))
 
-    def _affine(self, code: Array, gamma: Array | None, beta: Array | None, threshold: Array | None) -> ChannelAffine:
-        tensors, channels = self.order.tensors, self.order.channels
-        # on the device of the code: a layer without parameters saves nothing else
-        like = tensors.empty((channels.count,), "float32", code)
-        gamma, beta = tensors.per_channel(gamma, 1.0, like), tensors.per_channel(beta, 0.0, like)
-        scale, shift = rules.output_affine(tensors, gamma, beta, threshold, self.part)
-        return ChannelAffine(channels, scale, shift)
 
-
-@dataclass(frozen=True)
 class Kept:
     """An activation in the form in which it is kept: tensors for autograd to save, and how to read them.
 
     Autograd frees saved tensors when their backward is done; nothing else may hold them.
     """
 
-    reading: Reading
-    tensors: tuple[Array | None, ...]
+    __slots__ = ("reading", "tensors")
+
+    def __init__(self, reading: Reading, tensors: tuple[Array | None, ...]) -> None:
+        self.reading, self.tensors = reading, tensors
 
     def rectified(self) -> Kept:
         """Return how the positive part of this activation reads from the same code."""
-        return replace(self, reading=replace(self.reading, part=Part.POSITIVE))
+        own = self.reading
+        positive = Reading(own.order, own.backend, own.layout, own.record, own.normalized, Part.POSITIVE)
+        return Kept(positive, self.tensors)
 
 
-def encode(tensors: Tensors, x: Array, site: Site, family: Family = AFFINE, batched: bool = True) -> Kept | None:
+def encode(tensors: Tensors, x: Array, form: Form, site: Site, family: Family = AFFINE) -> Kept | None:
     """Return a code of ``x``; None where that would not be smaller than ``x`` itself."""
-    check_floating(tensors, x, site.name)
-    site.session.check_open()
-    order, session = tensors.order(x, batched), site.session
-    average = session.layout(site, *order.rows, family)
-    if average.nbytes >= tensors.nbytes(x):
+    plan = code_plan(tensors, site, x, form, family)
+    if not plan.smaller:
+        site.session.check_open()
         return None
-    flat, backend = order.flat(x), kernels.select(tensors, x)
-
-    def ranges(stride: int) -> Floats:
-        return on_host(tensors, backend.ranges(tensors, flat, average, stride))
-
-    layout, record = session.plan(site, *order.rows, family, ranges)
-    code = session.encode(tensors, flat, site, layout)
-    site.codes(layout)
-    site.keeps(tensors.nbytes(code.buffer))
-    return Kept(Reading(order, layout, record=record), (site.store(tensors, code.buffer),))
+    buffer, layout, record = plan.encode(tensors, x)
+    plan.account(layout)
+    return Kept(Reading(plan.order, plan.backend, layout, record), (site.store(tensors, buffer),))
 
 
 def itself(tensors: Tensors, x: Array, site: Site) -> Kept:
     """Return the activation as it is."""
     site.keeps(tensors.nbytes(x))
-    return Kept(Reading(tensors.order(x, batched=len(x.shape) > 1)), (tensors.detach(x),))
+    order = tensors.order(x, batched=len(x.shape) > 1)
+    return Kept(Reading(order, kernels.select(tensors, x)), (tensors.detach(x),))
 
 
 def encode_mask(tensors: Tensors, x: Array, site: Site) -> Kept:
     """Return one bit an element, ``not (x <= 0)``; it reads as a mask only."""
     check_floating(tensors, x, site.name)
-    site.session.check_open()
-    order = tensors.order(x, batched=len(x.shape) > 1)
-    buffer = site.session.store.allocate(tensors, index_bytes(*order.rows, 1), x)
-    mask = kernels.select(tensors, x).encode_mask(tensors, order.flat(x), buffer)
-    site.keeps(tensors.nbytes(mask))
-    return Kept(Reading(order), (site.store(tensors, mask),))
+    session = site.session
+    session.check_open()
+    order, backend = tensors.order(x, batched=len(x.shape) > 1), kernels.select(tensors, x)
+    nbytes = index_bytes(*order.rows, 1)
+    buffer = session.store.allocate(tensors, nbytes, x)
+    values = x if backend.any_shape and order.dense(x) else order.flat(x)
+    backend.encode_mask(tensors, values, buffer, order.rows)
+    site.keeps(nbytes)
+    return Kept(Reading(order, backend), (site.store(tensors, buffer),))
 
 
-def energies_of(tensors: Tensors, site: Site, grad: Array, batched: bool = True) -> Floats:
-    """Return the squared norm of each sample's gradient, as far as the planner wants it read."""
-    order = tensors.order(grad, batched)
-    stride = site.session.planner.stride(order.rows[1])
-    return on_host(tensors, kernels.select(tensors, grad).energy(tensors, order.flat(grad), stride))
+def keep(tensors: Tensors, x: Array, site: Site, training: bool) -> Kept:
+    """Return the form in which a map keeps its input: a code, somebody's or its own, or itself in evaluation."""
+    session, form = site.session, tensors.form(x)
+    tag = session.tags.current(tensors, x, form)
+    exact_bytes = uncounted(tensors, x, tag)
+    if training and tag.owner is not None and tag.readers is not None:
+        tag.readers.values = True
+        if tag.kept is not None:
+            tag.owner.read_by(site, exact_bytes)
+            shared: Kept = tag.kept
+            return shared
+    site.keeps(0, exact_bytes)
+    check_floating(tensors, x, site.name)
+    kept = encode(tensors, x, form, site) if training else None
+    if kept is None:
+        return itself(tensors, x, site)
+    if session.policy.share_codes and tensors.recorded(x):
+        tag.kept, tag.owner, tag.readers, tag.bypass = kept, site, Readers(), None
+    return kept
+
+
+def uncounted(tensors: Tensors, x: Array, tag: Tag) -> int:
+    """Return the bytes that exact training keeps for a tensor, 0 where another reader counted it already."""
+    if tag.counted:
+        return 0
+    tag.counted = True
+    return tensors.nbytes(x)
+
+
+def counted_once(tensors: Tensors, x: Array, site: Site) -> int:
+    """Return the bytes that exact training keeps for a tensor, 0 where another reader counted it already."""
+    return uncounted(tensors, x, site.session.tags.current(tensors, x, tensors.form(x)))
 
 
 def on_host(arrays: Arrays, x: Array) -> Floats:

@@ -1,20 +1,34 @@
-"""One call of a BatchNorm in training: what its forward makes of the batch, and how its backward reads the code."""
+"""BatchNorm.
+
+Keeps: a code of the normalised input x̂, and the inverse deviations; only the latter where somebody has a code of the
+input itself.
+Shares: its code with the rectifier behind it, which reads sides, and with the maps that read the output, through gamma
+and beta.
+Reads in backward: the code, once for the sums and once for the gradient, without a decoded copy of full size.
+Noise: gamma's gradient takes over 1 / elements of |g_n|² E_n, and the input gradient hands noise down to the map below
+(docs/design.md, section 9).
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from actnn import kernels
-from actnn.format import Layout
-from actnn.kernels.contract import Array
-from actnn.operations import batch_norm_rules as rules
-from actnn.operations.kept import Kept, Reading, energies_of, on_host
-from actnn.planning.records import Record
-from actnn.planning.samples import Floats
+from actnn.format import AFFINE, Layout
+from actnn.kernels.contract import Array, BatchNorm, Span
+from actnn.operations.kept import Kept, Reading, on_host, uncounted
+from actnn.planning.noise import Floats, batch_norm_coefficient
+from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
+from actnn.session.plans import CodePlan, code_plan
 from actnn.session.site import Readers, Site
+from actnn.session.tags import Tag
 from actnn.session.tensors import Order, Tensors
+
+FLOAT_BYTES = 4
+# the rows of a channel's statistics, and of what the forward saves
+MEAN, VARIANCE, LOWEST, HIGHEST = range(4)
+INVERSE, EXTRA = range(2)
 
 
 class Processes(Protocol):
@@ -27,104 +41,192 @@ class Processes(Protocol):
         """Return the sum over all processes."""
 
 
-@dataclass(frozen=True)
+class Running(Protocol):
+    """The running statistics of a layer, of which ``momentum`` weighs the new values.
+
+    ``direct`` tells that kernels can write to ``mean`` and ``variance``.
+    """
+
+    mean: Array
+    variance: Array
+    momentum: float
+    direct: bool
+
+    def correction(self, count: int) -> float:
+        """Return by what the variance of ``count`` values is multiplied before it is averaged."""
+
+    def update(self, mean: Array, variance: Array, count: int) -> None:
+        """Average new statistics in, where no kernel did."""
+
+
+def batch_norm(
+    tensors: Tensors,
+    x: Array,
+    order: Order,
+    site: Site,
+    epsilon: float,
+    running: Running | None,
+    processes: Processes | None,
+    exact: Callable[..., Array],
+    apply: Callable[[Array, Normalizing], tuple[Array, Any]],
+) -> Array | None:
+    """Return ``x`` normalised by the batch; None where the plain layer serves, whose input is then kept.
+
+    ``exact`` normalises by a given mean and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd,
+    and returns the output and, where an in-place ReLU may come, a shorter way for its gradient.
+    """
+    session, form = site.session, tensors.form(x)
+    tag = session.tags.current(tensors, x, form)
+    exact_bytes, shared = uncounted(tensors, x, tag), shared_code(tag, site)
+    plan = code_plan(tensors, site, x, form, site.family(), order, AFFINE)
+    if shared is None and processes is None and not plan.smaller:
+        site.keeps(exact_bytes, exact_bytes)
+        return None
+    session.check_open()
+    site.keeps(0, exact_bytes)
+    site.below = tag.source
+    call = Normalizing(tensors, site, plan, epsilon, exact, running, shared, processes)
+    y, bypass = apply(x, call)
+    if call.kept is not None and session.policy.share_codes and tensors.recorded(y):
+        tag = session.tags.fresh(tensors, y, tensors.form(y))
+        tag.kept, tag.owner, tag.readers, tag.bypass = call.kept, site, call.readers, bypass
+        tag.result = weakref.ref(y)
+    return y
+
+
+def shared_code(tag: Tag, site: Site) -> Kept | None:
+    """Return a code of the input itself that another layer made."""
+    if tag.owner is None or tag.readers is None:
+        return None
+    tag.readers.values = True
+    kept: Kept | None = tag.kept
+    if kept is None or not kept.reading.direct:
+        return None
+    tag.owner.read_by(site, 0)
+    return kept
+
+
+class Normalizing:
+    """One call of a BatchNorm in training: what its forward is given, and what it leaves for the layer.
+
+    ``exact`` normalises by a given mean and variance. ``shared`` is a code of the input that another layer made,
+    ``processes`` those that share the statistics. ``saved`` and ``kept`` hold tensors and must not outlive the forward.
+    """
+
+    __slots__ = (
+        *("backward", "epsilon", "exact", "kept", "plan", "processes", "readers", "running", "saved", "shared"),
+        *("site", "tensors"),
+    )
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        site: Site,
+        plan: CodePlan,
+        epsilon: float,
+        exact: Callable[..., Array],
+        running: Running | None = None,
+        shared: Kept | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        self.tensors, self.site, self.plan, self.epsilon, self.exact = tensors, site, plan, epsilon, exact
+        self.running, self.shared, self.processes = running, shared, processes
+        self.readers = Readers()
+        self.kept: Kept | None = None
+        self.backward: Backward | None = None
+        self.saved: tuple[Array | None, ...] = ()
+
+    def normalize(self, x: Array, weight: Array | None, bias: Array | None, needed: bool) -> Array:
+        """Return the output, and average the running statistics; leave what backward needs where that is needed."""
+        if not needed or self.shared is not None:
+            return self._exactly(x, weight, bias, needed)
+        tensors, plan, site, running = self.tensors, self.plan, self.site, self.running
+        session, order, record = site.session, plan.order, plan.record()
+        session.check_open()
+        if record is None:
+            layout, division = plan.layout, None
+        else:
+            layout, division = record.layout, session.planner.division(record)
+        channels = order.channels
+        count, statistics = plan.elements // channels.count, None
+        if self.processes is not None or not (running is None or running.direct):
+            statistics, count = self._statistics(x)
+        constants = tensors.empty((1 if plan.family.affine else 2, channels.count), "float32", x)
+        parameters = self._parameters(weight, bias, constants, count, statistics)
+        y = tensors.unfilled(order, tensors.dtype(x), x)
+        buffer = session.store.allocate(tensors, layout.nbytes, x)
+        values, out = (x if plan.direct else order.flat(x)), (y if plan.backend.any_shape else order.flat(y))
+        plan.backend.batch_norm(tensors, values, out, layout, parameters, session.key(site), buffer, division)
+        if statistics is None and running is not None:
+            tensors.touch(running.mean)
+            tensors.touch(running.variance)
+        saved = site.store(tensors, buffer)
+        small = FLOAT_BYTES * channels.count
+        plan.account(layout, small if plan.family.affine else 2 * small, 2 * small)
+        self.backward = Backward(self, layout, count, record, of_input=False)
+        self.saved = (saved, weight, constants)
+        reading = Reading(order, plan.backend, layout, record, normalized=True)
+        self.kept = Kept(reading, (saved, weight, bias, constants))
+        return y
+
+    def _parameters(
+        self, weight: Array | None, bias: Array | None, constants: Array, count: int, statistics: Array | None
+    ) -> BatchNorm:
+        tensors, running = self.tensors, self.running
+        gamma = None if weight is None else tensors.vector(weight)
+        beta = None if bias is None else tensors.vector(bias)
+        if statistics is not None or running is None:
+            averages, momentum, correction = None, 0.0, 1.0
+        else:
+            averages, momentum = (running.mean, running.variance), running.momentum
+            correction = running.correction(count)
+        channels = self.plan.order.channels
+        return BatchNorm(
+            channels, self.epsilon, count, gamma, beta, averages, momentum, statistics, constants, correction
+        )
+
+    def _statistics(self, x: Array) -> tuple[Array, int]:
+        """Return mean, variance, lowest and highest value of each channel of the whole batch, and its count.
+
+        Averages the running statistics.
+        """
+        tensors, plan = self.tensors, self.plan
+        values = x if plan.direct else plan.order.flat(x)
+        local = plan.backend.channel_statistics(tensors, values, plan.order.channels, plan.order.rows)
+        statistics, count = tensors.stack(local, 0), plan.elements // plan.order.channels.count
+        if self.processes is not None:
+            statistics, count = joined(tensors, statistics, count, self.processes)
+        if self.running is not None:
+            self.running.update(statistics[MEAN], statistics[VARIANCE], count)
+        return statistics, count
+
+    def _exactly(self, x: Array, weight: Array | None, bias: Array | None, needed: bool) -> Array:
+        """Return the output, of which nobody needs a code, or a code of the input serves."""
+        statistics, count = self._statistics(x)
+        mean, variance = statistics[MEAN], statistics[VARIANCE]
+        if needed and self.shared is not None:
+            tensors, reading = self.tensors, self.shared.reading
+            assert reading.layout is not None
+            inverse = 1.0 / tensors.sqrt(variance + self.epsilon)
+            constants = tensors.stack((inverse, mean), 0)
+            self.backward = Backward(self, reading.layout, count, reading.record, of_input=True)
+            self.saved = (self.shared.tensors[0], weight, constants)
+            small = FLOAT_BYTES * self.plan.order.channels.count
+            self.site.keeps(2 * small, 2 * small)
+        return self.exact(x, mean, variance, weight, bias)
+
+
 class Backward:
     """What the backward of one call needs besides tensors; ``of_input`` tells that the code is one of the input."""
 
-    site: Site
-    readers: Readers
-    processes: Processes | None
-    order: Order
-    layout: Layout
-    count: int
-    record: Record | None
-    of_input: bool = False
+    __slots__ = (
+        *("count", "epsilon", "layout", "of_input", "plan", "processes", "readers", "record", "site", "tensors"),
+    )
 
-
-@dataclass
-class Call:
-    """One call of a BatchNorm layer: its constants, and what its forward leaves for the layer.
-
-    ``exact`` normalises by a given mean and variance. ``readers`` will tell who read the code. ``shared`` is a code of
-    the input that another layer made, ``processes`` those that share the statistics. ``saved`` and ``kept`` hold
-    tensors and must not outlive the forward pass.
-    """
-
-    site: Site
-    order: Order
-    epsilon: float
-    readers: Readers
-    exact: Callable[..., Array]
-    shared: Kept | None = None
-    processes: Processes | None = None
-    statistics: rules.Statistics | None = None
-    kept: Kept | None = None
-    backward: Backward | None = None
-    saved: tuple[Array | None, ...] = ()
-
-    def normalize(self, x: Array, weight: Array | None, bias: Array | None, needed: bool) -> Array:
-        """Return the output; leave the statistics and, where needed, the code and what backward needs."""
-        order, tensors = self.order, self.order.tensors
-        backend, flat, channels = kernels.select(tensors, x), order.flat(x), order.channels
-        samples, elements = order.rows
-        count = samples * elements // channels.count
-        mean, variance, low, high = backend.channel_statistics(tensors, flat, channels)
-        statistics = rules.Statistics(mean, variance, low, high, count)
-        if self.processes is not None:
-            statistics = joined(tensors, statistics, self.processes)
-        self.statistics, mean = statistics, statistics.mean
-        if not needed:
-            return self.exact(x, mean, statistics.variance, weight, bias)
-        state = (self.site, self.readers, self.processes, order)
-        if self.shared is not None:
-            return self._normalize_shared(self.shared, state, x, weight, bias)
-        session, family = self.site.session, self.site.family()
-        gamma, beta = tensors.per_channel(weight, 1.0, mean), tensors.per_channel(bias, 0.0, mean)
-        normalization, inverse = rules.prepare(tensors, statistics, self.epsilon, gamma, beta, family)
-        average = session.layout(self.site, samples, elements, family)
-
-        def ranges(stride: int) -> Floats:
-            # readers of the output see gamma times the noise
-            weight = (channels, normalization, gamma * gamma)
-            return on_host(tensors, backend.ranges(tensors, flat, average, stride, *weight))
-
-        layout, record = session.plan(self.site, samples, elements, family, ranges)
-        y = order.unfilled(x)
-        buffer = session.store.allocate(tensors, layout.nbytes, flat)
-        key = session.key(self.site)
-        code = backend.normalize(tensors, flat, order.flat(y), channels, normalization, layout, key, buffer)
-        code = self.site.store(tensors, code)
-        threshold = None if family.affine else normalization.threshold
-        self.backward = Backward(*state, layout, statistics.count, record)
-        self.saved = (code, weight, inverse, threshold)
-        self.kept = Kept(Reading(order, layout, normalized=True, record=record), (code, weight, bias, threshold))
-        return y
-
-    def _normalize_shared(
-        self,
-        shared: Kept,
-        state: tuple[Site, Readers, Processes | None, Order],
-        x: Array,
-        weight: Array | None,
-        bias: Array | None,
-    ) -> Array:
-        """Return the output; let backward read a code of the input that is there already."""
-        statistics, reading = self.statistics, shared.reading
-        assert statistics is not None
-        assert reading.layout is not None
-        inverse = rules.inverse_deviation(self.order.tensors, statistics.variance, self.epsilon)
-        self.backward = Backward(*state, reading.layout, statistics.count, reading.record, of_input=True)
-        self.saved = (shared.tensors[0], weight, inverse, statistics.mean)
-        return self.exact(x, statistics.mean, statistics.variance, weight, bias)
-
-    def account(self) -> None:
-        """Note what is kept for backward, and the statistics that exact training would keep."""
-        _, _, inverse, extra = self.saved
-        of_code, small = 0, self.order.tensors.nbytes(inverse)
-        if self.shared is None and self.backward is not None:
-            self.site.codes(self.backward.layout)
-            of_code = self.backward.layout.nbytes
-        self.site.keeps(of_code + small * (1 if extra is None else 2), 2 * small)
+    def __init__(self, call: Normalizing, layout: Layout, count: int, record: Record | None, of_input: bool) -> None:
+        self.tensors, self.site, self.plan, self.epsilon = call.tensors, call.site, call.plan, call.epsilon
+        self.readers, self.processes = call.readers, call.processes
+        self.layout, self.count, self.record, self.of_input = layout, count, record, of_input
 
 
 def gradients(
@@ -132,68 +234,90 @@ def gradients(
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides."""
     need_x, need_weight, need_bias = needed
-    code, weight, inverse, extra = saved
-    tensors = state.order.tensors
-    code = state.site.session.store.get(tensors, code)
-    state.site.confirm(state.readers)
-    flat, channels, backend = state.order.flat(grad), state.order.channels, kernels.select(tensors, grad)
-    gamma = tensors.per_channel(weight, 1.0, inverse)
-    if state.of_input:
-        scheme = rules.scheme_of_input(inverse, gamma, extra)
-    else:
-        scheme = rules.scheme_of(tensors, inverse, gamma, extra)
-    sums = backend.gradient_sums(tensors, flat, channels, code, state.layout, rectified)
-    grad_weight, grad_bias = rules.parameter_gradients(scheme, *sums)
-    if state.record is not None and state.site.session.planner.observing:
-        observe(state, state.record, grad, scheme, grad_weight, inverse, need_weight, rectified)
-    grad_x = None
+    code, weight, constants = saved
+    tensors, plan, site = state.tensors, state.plan, state.site
+    store, order, backend = site.session.store, plan.order, plan.backend
+    if not store.keeps_in_place:
+        code = store.get(tensors, code)
+    site.confirm(state.readers)
+    channels = order.channels
+    gamma = None if weight is None else tensors.vector(weight)
+    parameters = BatchNorm(channels, state.epsilon, state.count, gamma, None, None, 0.0, None, constants)
+    grads = tensors.empty((2, channels.count), "float32", grad)
+    energies, stride = observed(state)
+    values = grad if backend.any_shape and order.dense(grad) else order.flat(grad)
+    fixed = tensors, values, code, state.layout, parameters, rectified, state.of_input
+    grad_x = out = None
     if need_x:
-        joint = (grad_weight, grad_bias)
-        if state.processes is not None:
-            both = state.processes.summed(tensors.stack(joint, 0))
-            joint = both[0], both[1]
-        coefficients = rules.input_coefficients(scheme, *joint, state.count)
-        grad_x = state.order.shaped(
-            backend.gradient(tensors, flat, channels, code, state.layout, rectified, coefficients)
-        )
-    return grad_x, grad_weight if need_weight else None, grad_bias if need_bias else None
+        grad_x = tensors.unfilled(order, tensors.dtype(grad), grad)
+        out = grad_x if backend.any_shape else order.flat(grad_x)
+    if state.processes is None:
+        backend.batch_norm_backward(*fixed, grads, out, None, stride, energies)
+    else:
+        backend.batch_norm_backward(*fixed, grads, None, None, stride, energies)
+        if need_x:
+            # an own copy: summing works in place
+            backend.batch_norm_backward(*fixed, grads, out, state.processes.summed(grads + 0.0))
+    if energies is not None:
+        observe(state, weight, constants, grads, energies, need_weight, rectified)
+    return grad_x, grads[0] if need_weight else None, grads[1] if need_bias else None
+
+
+def observed(state: Backward) -> tuple[Span | None, int]:
+    """Return room for the energies of the gradient where the planner wants them, and which groups they are read from."""
+    planner = state.site.session.planner
+    if state.record is None or not planner.observing:
+        return None, 1
+    samples, elements = state.plan.order.rows
+    return planner.statistics.span(samples), planner.stride(elements)
 
 
 def observe(
     state: Backward,
-    record: Record,
-    grad: Array,
-    scheme: rules.Scheme,
-    grad_weight: Array,
-    inverse: Array,
-    need_weight: bool,
+    weight: Array | None,
+    constants: Array,
+    grads: Array,
+    energies: Span,
+    learns: bool,
     rectified: bool,
 ) -> None:
-    """Tell the planner the gradient with which a BatchNorm read a code."""
-    tensors = state.order.tensors
-    scale = float((inverse * inverse).mean()) if state.of_input else 1.0
-    state.site.session.planner.observe_batch_norm(
-        record,
-        state.site,
-        energies_of(tensors, state.site, grad),
-        scale,
-        lambda: (on_host(tensors, scheme.slope), on_host(tensors, grad_weight / state.count)),
-        learns=need_weight,
-        masked=rectified,
-        sides=state.readers.sides,
-    )
+    """Tell the planner the gradient with which a BatchNorm read a code.
+
+    Behind a ReLU only the positive side has a gradient. Where one backward serves both, the energies still hold what
+    the ReLU takes away.
+    """
+    tensors, record, sides, site = state.tensors, state.record, state.readers.sides, state.site
+    assert record is not None
+    planner, handing, scale = site.session.planner, None, None
+    if planner.wants_handing(site):
+        # copies: until they are read, an optimizer may change weights and gradients in place
+        inverse, mean_product = constants[INVERSE], grads[0] / state.count
+        slope = inverse if weight is None else tensors.cast(tensors.detach(weight), "float32") * inverse
+
+        def handing() -> tuple[Floats, Floats]:
+            return on_host(tensors, slope), on_host(tensors, mean_product)
+
+    if state.of_input:
+        squared = (constants[INVERSE] * constants[INVERSE]).mean()
+
+        def scale() -> float:
+            return float(squared)
+
+    coefficient = batch_norm_coefficient(record.layout.elements, rectified=sides and not rectified)
+    columns = POSITIVE_SIDE if sides else BOTH_SIDES
+    planner.observe(Handing(record, site, columns, coefficient, energies, handing, scale, learns))
 
 
-def joined(tensors: Tensors, local: rules.Statistics, processes: Processes) -> rules.Statistics:
-    """Return the statistics of the joined batch of all processes."""
-    count = tensors.per_channel(None, float(local.count), local.mean[:1])
-    mine = tensors.concatenate([local.mean, local.variance, local.low, local.high, count], 0)
-    table = processes.gathered(mine)
-    channels = len(local.mean)
-    counts = table[:, -1:]
-    means, variances, lows, highs = (table[:, part * channels : (part + 1) * channels] for part in range(4))
-    total = counts.sum()
+def joined(tensors: Tensors, local: Array, count: int, processes: Processes) -> tuple[Array, int]:
+    """Return the statistics of the joined batch of all processes, and its count."""
+    # not from the values, which may have overflowed
+    counted = 0.0 * tensors.cast(tensors.isfinite(local[:1]), "float32") + float(count)
+    table: Any = processes.gathered(tensors.concatenate([local, counted], 0))
+    counts = table[:, -1]
+    means, variances = table[:, MEAN], table[:, VARIANCE]
+    total = counts.sum(0)
     mean = (means * counts).sum(0) / total
     variance = ((variances + (means - mean) ** 2) * counts).sum(0) / total
-    low, high = tensors.amin(tensors.transpose(lows, (1, 0))), tensors.amax(tensors.transpose(highs, (1, 0)))
-    return rules.Statistics(mean, variance, low, high, int(total))
+    low = tensors.amin(tensors.transpose(table[:, LOWEST], (1, 0)))
+    high = tensors.amax(tensors.transpose(table[:, HIGHEST], (1, 0)))
+    return tensors.stack((mean, variance, low, high), 0), int(total[0])

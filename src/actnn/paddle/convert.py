@@ -12,7 +12,8 @@ from paddle import distributed as dist
 
 from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
-from actnn.model.conversion import Exact, Patterns, Wrapper, check_layers, choose
+from actnn.model.conversion import Exact, Patterns, choose
+from actnn.model.wrapper import Wrapper, check_layers
 from actnn.paddle.layers import COMPRESSED
 from actnn.paddle.memory import KeptBytes, trim_caches
 from actnn.paddle.swapping import SwappedActivations

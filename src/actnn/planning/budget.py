@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from actnn.amounts import readable
 from actnn.errors import BudgetError
+from actnn.planning.learnt import Learnt
 from actnn.planning.problem import Demand, Widths
 from actnn.planning.records import Record, set_shares
 from actnn.planning.solvers import allocate_jointly
-from actnn.session.site import Site
 
 # sums of averages are cut to whole planes; what that leaves is nothing to plan anew for
 CLOSE = 0.01
@@ -28,11 +28,11 @@ class MemoryBudget:
         self.measuring = True
         self.other_bytes = 0
         self._chosen: list[tuple[Record, Demand]] = []
-        self._sizes: dict[Site, list[int]] = {}
+        self._sizes: dict[Learnt, list[int]] = {}
         self._fixed = 0
         self._scale: float | None = None
         self._settled = False
-        self._coded: set[Site] = set()
+        self._coded: set[Learnt] = set()
 
     def measured(self, chosen: Sequence[tuple[Record, Demand]], kept_bytes: int, settled: bool) -> None:
         """Take the demands of the last step, and the bytes that it kept in all.
@@ -50,7 +50,7 @@ class MemoryBudget:
         """Note that no site has made a code yet."""
         self._coded.clear()
 
-    def expect(self, site: Site, size: int) -> None:
+    def expect(self, site: Learnt, size: int) -> None:
         """Plan, if need be anew, for a forward in which a site's next code is one of ``size`` elements."""
         sizes = self._sizes.get(site)
         if sizes:

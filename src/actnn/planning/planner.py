@@ -9,6 +9,8 @@ NOTE [Widths]
 4. The budget is what fixed widths of the same average would take; only its distribution is decided here. Where a code
    cannot use a fraction of a plane, later codes of the same forward get it.
 5. A site that took no part in the last step has the average width: the others share their own budget only.
+6. Kernels write what they measure into memory of the step (``Statistics``). The planner reads it once the step is over;
+   how many planes a code has is decided before it is made, how its samples divide them by the kernel that makes it.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes, uniform_layout
+from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes
+from actnn.kernels.contract import DividedLayout, Division
 from actnn.planning.budget import MemoryBudget
-from actnn.planning.noise import batch_norm_coefficient, handed_down, rounding_factor
+from actnn.planning.learnt import Learnt
+from actnn.planning.noise import Floats, handed_down, rounding_factor
 from actnn.planning.problem import Demand
-from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, SIDES, Record, set_shares, together
-from actnn.planning.samples import Floats, Indices, SampleNorms
-from actnn.planning.solvers import allocate_jointly, allocate_samples
-from actnn.session.site import Site
+from actnn.planning.records import SIDES, Handing, Observation, Record, set_shares, together
+from actnn.planning.samples import Indices, SampleNorms
+from actnn.planning.solvers import allocate_jointly
+from actnn.planning.statistics import Statistics
 from actnn.settings import Policy
 
 Average = TypeVar("Average", float, Floats)
@@ -48,6 +51,7 @@ FIRST_STEPS = 4
 OBSERVED = 4
 # codes of one site that are remembered until a forward begins: where parts of a model train alone, none ever does
 MOST_CODES = 64
+MOST_PENDING = 4096
 # fractions of a plane that are nothing but float rounding
 CLOSE = 1e-3
 
@@ -60,164 +64,51 @@ class Planner:
         self.budget = None if memory is None else MemoryBudget(memory)
         self.norms = SampleNorms()
         self.indices: Indices | None = None
-        self.predictions: dict[str, float] | None = None
         self.handed_down = HANDED_DOWN
-        self._observed: dict[Site, deque[Record]] = {}
-        self._gradients: dict[Site, tuple[float, int]] = {}
+        self.statistics = Statistics()
+        # changes whenever sites may have other numbers of planes than before
+        self.epoch = 0
+        self.active = policy.adaptive or memory is not None
+        self.observing = True
+        self._predictions: dict[str, float] | None = None
+        self._pending: list[Observation] = []
+        self._observed: dict[Learnt, deque[Record]] = {}
+        self._gradients: dict[Learnt, tuple[float, int]] = {}
         self._sound = True
         self._steps = 0
         self._coding = False
         self._batch_norms: tuple[Indices, Floats] | None = None
-        self._sharing: set[Site] = set()
+        self._sharing: set[Learnt] = set()
         self._left_over: dict[int, float] = {}
-        self._added: dict[tuple[Site, int, int], int] = {}
+        self._added: dict[tuple[Learnt, int, int], int] = {}
 
     @property
-    def active(self) -> bool:
-        """Whether codes and gradients are measured."""
-        return self.policy.adaptive or self.budget is not None or self.predictions is not None
+    def predictions(self) -> dict[str, float] | None:
+        """The variance predicted for each layer's gradient, summed over backwards; None where nobody asked for it."""
+        self.settle()
+        return self._predictions
 
-    @property
-    def observing(self) -> bool:
-        """Whether this step's gradients are measured: samples are seen only once an epoch, layers in every step."""
-        if self.predictions is not None or self.indices is not None:
-            return True
-        return self._steps <= FIRST_STEPS or self._steps % OBSERVED == 0
+    @predictions.setter
+    def predictions(self, predictions: dict[str, float] | None) -> None:
+        self.settle()
+        self._predictions = predictions
+        self.active = self.policy.adaptive or self.budget is not None or predictions is not None
+        self._decide_observing()
 
     @property
     def records(self) -> list[Record]:
         """What was learnt of each code since the last forward began."""
+        self.settle()
         return [record for own in self._observed.values() for record in own]
 
     def stride(self, elements: int) -> int:
         """Return which groups of a sample are measured: every one, or one of so many."""
-        if self.predictions is not None:
+        if self._predictions is not None:
             return 1
         return min(MOST_STRIDE, max(1, -(-elements // GROUP) // LEAST_GROUPS))
 
-    def layout(
-        self, site: Site, samples: int, elements: int, family: Family, measure: Callable[[int], Floats]
-    ) -> tuple[Layout, Record | None]:
-        """Return the layout of a site's next code, and the record that its readers complete in backward.
-
-        ``measure`` returns the ranges of every sample, given a stride.
-        """
-        self._coding = True
-        planes = self._planes(site, samples, elements, family)
-        if not self.active:
-            return uniform_layout(samples, elements, family, planes // max(1, samples), self.policy.rounding), None
-        ranges = measure(self.stride(elements))
-        record = Record(site, None, ranges, self._indices_of(samples))  # type: ignore[arg-type]
-        widths = self._widths(record, samples, planes, family)
-        if widths.min(initial=MAX_BITS) == widths.max(initial=0):
-            record.layout = uniform_layout(samples, elements, family, int(widths[0]), self.policy.rounding)
-        else:
-            record.layout = Layout(samples, elements, family, 0, self.policy.rounding, tuple(widths.tolist()))
-        return record.layout, record
-
-    def observe(
-        self,
-        record: Record,
-        reader: Site,
-        columns: Floats,
-        coefficient: float,
-        energies: Floats,
-        below: float = 0.0,
-    ) -> None:
-        """Note the squared gradient norms with which a reader felt a code's noise.
-
-        ``coefficient`` tells how much of it the reader's own gradient takes over, ``below`` those of layers below it.
-        """
-        mean = float(energies.sum()) / max(1, len(energies))
-        if not math.isfinite(mean):
-            self._sound = False
-            return
-        if not record.observed:
-            record.observed = True
-            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
-        record.weights += columns * ((coefficient + CHAIN * below) * mean)
-        total, count = self._gradients.get(reader, (0.0, 0))
-        self._gradients[reader] = total + mean, count + 1
-        if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
-            record.relative.append(energies / (reader.gradient or mean))
-        if self.predictions is not None:
-            felt = float(energies @ record.noise(columns, rounding_factor(self.policy.rounding)))
-            for felt_by, share in ((reader, coefficient), (reader.below, below)):
-                if felt_by is not None:
-                    self.predictions[felt_by.name] = self.predictions.get(felt_by.name, 0.0) + share * felt
-
-    def observe_batch_norm(
-        self,
-        record: Record,
-        reader: Site,
-        energies: Floats,
-        scale: float,
-        channels: Callable[[], tuple[Floats, Floats]],
-        learns: bool,
-        masked: bool,
-        sides: bool,
-    ) -> None:
-        """Note the squared gradient norms with which a BatchNorm read a code whose noise counts ``scale`` times.
-
-        ``channels`` returns slope and mean(g x̂) of each channel, ``learns`` tells whether gamma does. Behind a ReLU
-        (``sides``) only the positive side has a gradient; ``masked`` tells that the energies still hold what the ReLU,
-        whose backward is this one, will take away.
-        """
-        columns = POSITIVE_SIDE if sides else BOTH_SIDES
-        coefficient = scale * batch_norm_coefficient(record.layout.elements, rectified=sides and not masked)
-        self._learn_what_is_handed_down(reader, coefficient, energies, channels)
-        below = self.handed_down if reader.handed_down is None else reader.handed_down
-        self.observe(record, reader, columns, coefficient if learns else 0.0, energies, coefficient * below)
-
-    def _learn_what_is_handed_down(
-        self, reader: Site, coefficient: float, energies: Floats, channels: Callable[[], tuple[Floats, Floats]]
-    ) -> None:
-        """Find out what noise in a BatchNorm costs the layer below it, whenever that layer was measured anew."""
-        transfer = None if reader.below is None else reader.below.transfer
-        if transfer is None or transfer is reader.transfer:
-            return
-        energy = float(energies.mean())
-        found = handed_down(*channels(), transfer, coefficient, energy)
-        if math.isfinite(energy) and math.isfinite(found):
-            reader.handed_down, reader.transfer = found, transfer
-            # a BatchNorm above a sum or a concatenation hands down to many: as much as the others do, on average
-            self.handed_down = smoothed(self.handed_down, found)
-
-    def is_time(self, site: Site) -> bool:
-        """Tell whether what changes slowly is to be measured again: not at all sites in the same step."""
-        return self._steps > 0 and (self._steps + site.index) % RENEWED == 0
-
-    def forward_begins(self, indices: Indices | None, settled: bool, kept_bytes: int) -> None:
-        """Learn from the last backward, and decide every site's share."""
-        self.indices = indices
-        # an evaluation is no step
-        self._steps = max(1, self._steps + self._coding)
-        self._coding = False
-        if self.budget is not None:
-            self.budget.forward_begins()
-        self._left_over.clear()
-        observed, gradients, sound = self._observed, self._gradients, self._sound
-        self._observed, self._gradients, self._sound = {}, {}, True
-        if not sound or not observed or not self.active:
-            return
-        self._added.clear()
-        for reader, (total, count) in list(gradients.items()):
-            reader.gradient = smoothed(reader.gradient, total / count)
-        for site, own in list(observed.items()):
-            site.weights = smoothed(site.weights, np.mean([record.weights for record in own], axis=0))
-        records = [record for own in list(observed.values()) for record in own]
-        self._update_norms(records)
-        if self.budget is not None:
-            demanded = self._demanded(records, lambda record: plane_bytes(record.layout.elements))
-            self.budget.measured(demanded, kept_bytes, settled)
-        elif self.policy.per_layer:
-            sharing = share_averages(self._demanded(records, lambda record: record.layout.elements))
-            for site in self._sharing - sharing:
-                site.share = None
-            self._sharing = sharing
-
-    def _planes(self, site: Site, samples: int, elements: int, family: Family) -> int:
-        """Return the planes of all samples of a code together."""
+    def planes(self, site: Learnt, samples: int, elements: int, family: Family) -> int:
+        """Return the planes of all samples of a site's next code together."""
         if self.budget is not None:
             self.budget.expect(site, samples * elements)
         planes = site.planes(family) * samples
@@ -226,7 +117,128 @@ class Planner:
             whole += self._add(site, samples, elements, planes - whole)
         return min(max(whole, family.least_bits * samples), MAX_BITS * samples)
 
-    def _add(self, site: Site, samples: int, elements: int, fraction: float) -> int:
+    def record(self, site: Learnt, layout: Layout, planes: int) -> Record:
+        """Return the record of a code to be made, whose readers complete it in backward."""
+        self._coding = True
+        samples, indices = layout.samples, self.indices
+        divided = DividedLayout(layout, planes, self.statistics.block(samples))
+        return Record(site, divided, indices if indices is not None and len(indices) == samples else None)
+
+    def division(self, record: Record) -> Division:
+        """Return how the samples of a code divide its planes."""
+        site, layout = record.site, record.layout
+        stride = self.stride(layout.elements)
+        if layout.samples < 2 or site.weights is None or not site.adaptive:
+            return Division(stride, None, None)
+        norms = None if record.indices is None else self._norms_of(record.indices)
+        return Division(stride, tuple(site.weights.tolist()), norms)  # type: ignore[arg-type]
+
+    def wants_handing(self, reader: Learnt) -> bool:
+        """Tell whether what a BatchNorm hands down is to be found anew: the layer below it was measured anew."""
+        below = reader.below
+        return below is not None and below.transfer is not None and below.transfer is not reader.transfer
+
+    def observe(self, observation: Observation) -> None:
+        """Take what a reader felt of a code's noise; it is looked at once the step is over."""
+        self._pending.append(observation)
+        if len(self._pending) >= MOST_PENDING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Read what kernels have written for the observations so far."""
+        pending, self._pending = self._pending, []
+        for observation in pending:
+            self._learn(observation)
+
+    def _learn(self, seen: Observation) -> None:
+        energies = seen.energies.values.astype(np.float64)
+        record, reader, coefficient = seen.record, seen.reader, seen.coefficient
+        mean = float(energies.sum()) / max(1, len(energies))
+        below = 0.0
+        if isinstance(seen, Handing):
+            if seen.scale is not None:
+                coefficient *= seen.scale()
+            if seen.channels is not None and math.isfinite(mean):
+                self._learn_what_is_handed_down(reader, coefficient, mean, seen.channels)
+            below = coefficient * (self.handed_down if reader.handed_down is None else reader.handed_down)
+            coefficient = coefficient if seen.learns else 0.0
+        if not math.isfinite(mean):
+            self._sound = False
+            return
+        if not record.observed:
+            record.observed = True
+            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
+        record.weights += seen.columns * ((coefficient + CHAIN * below) * mean)
+        total, count = self._gradients.get(reader, (0.0, 0))
+        self._gradients[reader] = total + mean, count + 1
+        if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
+            record.relative.append(energies / (reader.gradient or mean))
+        if self._predictions is not None:
+            felt = float(energies @ record.noise(seen.columns, rounding_factor(self.policy.rounding)))
+            for felt_by, share in ((reader, coefficient), (reader.below, below)):
+                if felt_by is not None:
+                    self._predictions[felt_by.name] = self._predictions.get(felt_by.name, 0.0) + share * felt
+
+    def _learn_what_is_handed_down(
+        self, reader: Learnt, coefficient: float, energy: float, channels: Callable[[], tuple[Floats, Floats]]
+    ) -> None:
+        """Find out what noise in a BatchNorm costs the layer below it."""
+        transfer = None if reader.below is None else reader.below.transfer
+        if transfer is None:
+            return
+        found = handed_down(*channels(), transfer, coefficient, energy)
+        if math.isfinite(found):
+            reader.handed_down, reader.transfer = found, transfer
+            # a BatchNorm above a sum or a concatenation hands down to many: as much as the others do, on average
+            self.handed_down = smoothed(self.handed_down, found)
+
+    def is_time(self, site: Learnt) -> bool:
+        """Tell whether what changes slowly is to be measured again: not at all sites in the same step."""
+        return self._steps > 0 and (self._steps + site.index) % RENEWED == 0
+
+    def forward_begins(self, indices: Indices | None, settled: bool, kept_bytes: Callable[[], int]) -> None:
+        """Learn from the last backward, and decide every site's share."""
+        self.indices = indices
+        if self._coding:
+            # an evaluation is no step
+            self._steps += 1
+            self._coding = False
+            self.statistics.step_begins()
+        if self._steps == 0:
+            self._steps, self.epoch = 1, self.epoch + 1
+        self._decide_observing()
+        if self.budget is not None:
+            self.budget.forward_begins()
+        self._left_over.clear()
+        self.settle()
+        observed, gradients, sound = self._observed, self._gradients, self._sound
+        self._observed, self._gradients, self._sound = {}, {}, True
+        if not sound or not observed or not self.active:
+            return
+        self.epoch += 1
+        self._added.clear()
+        for reader, (total, count) in gradients.items():
+            reader.gradient = smoothed(reader.gradient, total / count)
+        for site, own in observed.items():
+            weights = own[0].weights if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
+            site.weights = smoothed(site.weights, weights)
+        records = [record for own in observed.values() for record in own]
+        self._update_norms(records)
+        if self.budget is not None:
+            demanded = self._demanded(records, lambda record: plane_bytes(record.layout.elements))
+            self.budget.measured(demanded, kept_bytes(), settled)
+        elif self.policy.per_layer:
+            sharing = share_averages(self._demanded(records, lambda record: record.layout.elements))
+            for site in self._sharing - sharing:
+                site.share = None
+            self._sharing = sharing
+
+    def _decide_observing(self) -> None:
+        """Decide whether this step's gradients are measured: samples are seen once an epoch, layers in every step."""
+        always = self._predictions is not None or self.indices is not None
+        self.observing = always or self._steps <= FIRST_STEPS or self._steps % OBSERVED == 0
+
+    def _add(self, site: Learnt, samples: int, elements: int, fraction: float) -> int:
         """Return the planes, one a sample at most, that a code gets of what it and those before it could not use."""
         if self._steps == 0:
             return 0
@@ -237,14 +249,6 @@ class Planner:
             self._added[key] = min(math.floor(left / elements + CLOSE), samples)
             self._left_over[site.group] = left - self._added[key] * elements
         return self._added[key]
-
-    def _widths(self, record: Record, samples: int, planes: int, family: Family) -> NDArray[np.uint8]:
-        """Divide planes between the samples of a code."""
-        site = record.site
-        if samples > 1 and site.adaptive and site.weights is not None and record.sound:
-            return allocate_samples(Demand(family, 1.0, *self._sensitivities(record, site.weights)), planes)
-        base, rest = divmod(planes, max(1, samples))
-        return np.full(samples, base, np.uint8) + (np.arange(samples) < rest).astype(np.uint8)
 
     def _sensitivities(self, record: Record, weights: Floats) -> tuple[Floats, Floats]:
         """Return what noise costs on the negative and on the positive side of each sample."""
@@ -274,9 +278,6 @@ class Planner:
             demands.append((record, Demand(record.layout.family, price, negative, positive)))
         return demands
 
-    def _indices_of(self, samples: int) -> Indices | None:
-        return self.indices if self.indices is not None and len(self.indices) == samples else None
-
     def _update_norms(self, records: Iterable[Record]) -> None:
         """Average what all layers tell of each batch's samples."""
         batches: dict[int, tuple[Indices, list[Floats]]] = {}
@@ -288,8 +289,12 @@ class Planner:
                 self.norms.update(indices, np.mean(relative, axis=0))
         self._batch_norms = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()
+        return self.__dict__
 
-def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Site]:
+
+def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Learnt]:
     """Divide the bits of each group of layers between its sites; return the sites."""
     for group in {record.site.group for record, _ in demanded}:
         chosen = together([(record, demand) for record, demand in demanded if record.site.group == group])

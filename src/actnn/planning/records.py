@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from actnn.format import Family, Layout
-from actnn.planning.noise import noise_of_widths
+from actnn.kernels.contract import DividedLayout, Span
+from actnn.planning.learnt import Learnt
+from actnn.planning.noise import Floats, noise_of_widths
 from actnn.planning.problem import Demand, Widths
-from actnn.planning.samples import Floats, Indices
-from actnn.session.site import Site
+from actnn.planning.samples import Indices
 
 # of which ranges a reader feels the noise: those of both sides or one, of the coded value or of a BatchNorm's output
 BOTH_SIDES = np.array([1.0, 1.0, 0.0, 0.0])
@@ -23,17 +24,39 @@ POSITIVE_OUTPUT = np.array([0.0, 0.0, 0.0, 1.0])
 SIDES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
 
 
-@dataclass(eq=False)
 class Record:
-    """One code: the ranges of its samples, and, after its backward, what noise in them weighs."""
+    """One code: the ranges of its samples, and, after its backward, what noise in them weighs.
 
-    site: Site
-    layout: Layout
-    ranges: Floats
-    indices: Indices | None
-    weights: Floats = field(default_factory=lambda: np.zeros(4))
-    relative: list[Floats] = field(default_factory=list)
-    observed: bool = False
+    ``layout`` points into memory that kernels write to while they make the code.
+    """
+
+    __slots__ = ("_ranges", "indices", "layout", "observed", "relative", "site", "weights")
+
+    def __init__(self, site: Learnt, layout: DividedLayout | Layout, indices: Indices | None) -> None:
+        self.site, self.layout, self.indices = site, layout, indices
+        self._ranges: Floats | None = None
+        self.weights = np.zeros(4)
+        self.relative: list[Floats] = []
+        self.observed = False
+
+    @property
+    def ranges(self) -> Floats:
+        """Sums of squared ranges (A-, A+, B-, B+) of each sample."""
+        if self._ranges is None:
+            assert isinstance(self.layout, DividedLayout)
+            self._ranges = self.layout.block.ranges.astype(np.float64)
+        return self._ranges
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what points into memory of this process is taken out of it
+        layout = self.layout
+        fixed = Layout(layout.samples, layout.elements, layout.family, 0, layout.rounding, layout.sample_bits)
+        state = {"_ranges": self.ranges, "layout": fixed}
+        return {name: getattr(self, name) for name in self.__slots__} | state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
     @property
     def sound(self) -> bool:
@@ -47,16 +70,52 @@ class Record:
 
     def noise(self, columns: Floats, factor: float) -> Floats:
         """Return the energy of each sample's noise in what a reader feels of it."""
-        bits = self.layout.sample_bits or (self.layout.bits,) * self.layout.samples
-        of_side = noise_of_widths(self.layout.family)[np.array(bits, np.intp)]
+        of_side = noise_of_widths(self.layout.family)[np.array(self.layout.sample_bits, np.intp)]
         felt: Floats = self.ranges @ (columns[:, None] * SIDES)
         noise: Floats = factor * (of_side * felt).sum(1)
         return noise
 
 
+class Observation:
+    """How one reader felt the noise of a code: the energies of its gradient, which a kernel wrote, and what they mean.
+
+    ``coefficient`` tells how much of that noise the reader's own gradient takes over.
+    """
+
+    __slots__ = ("coefficient", "columns", "energies", "reader", "record")
+
+    def __init__(self, record: Record, reader: Learnt, columns: Floats, coefficient: float, energies: Span) -> None:
+        self.record, self.reader, self.columns = record, reader, columns
+        self.coefficient, self.energies = coefficient, energies
+
+
+class Handing(Observation):
+    """How a BatchNorm felt the noise of a code, some of which it hands down to the map below it.
+
+    ``channels`` returns its slope and mean(g x̂) of each channel, where the planner wanted them. ``scale`` returns how
+    often the code's noise counts, where that is not once. ``learns`` tells whether gamma does.
+    """
+
+    __slots__ = ("channels", "learns", "scale")
+
+    def __init__(
+        self,
+        record: Record,
+        reader: Learnt,
+        columns: Floats,
+        coefficient: float,
+        energies: Span,
+        channels: Callable[[], tuple[Floats, Floats]] | None,
+        scale: Callable[[], float] | None = None,
+        learns: bool = True,
+    ) -> None:
+        super().__init__(record, reader, columns, coefficient, energies)
+        self.channels, self.scale, self.learns = channels, scale, learns
+
+
 def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]) -> None:
     """Let each site have, from now on, the average width that its codes were given."""
-    totals: dict[Site, tuple[Family, float, float]] = {}
+    totals: dict[Learnt, tuple[Family, float, float]] = {}
     for (record, demand), given in zip(chosen, widths, strict=True):
         family, planes, size = totals.get(record.site, (record.layout.family, 0.0, 0.0))
         totals[record.site] = family, planes + float(given.mean()) * demand.size, size + demand.size
@@ -69,7 +128,7 @@ def together(demanded: Sequence[tuple[Record, Demand]]) -> list[tuple[Record, De
 
     They will have one share: with as many planes each, no fraction of a plane is left over.
     """
-    alike: dict[tuple[Site, Family, int], list[tuple[Record, Demand]]] = {}
+    alike: dict[tuple[Learnt, Family, int], list[tuple[Record, Demand]]] = {}
     for record, demand in demanded:
         alike.setdefault((record.site, demand.family, demand.samples), []).append((record, demand))
     joined = []

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from actnn import kernels
 from actnn.errors import ConfigError, SessionError
-from actnn.format import Family, Layout, Part, derive_key, uniform_layout
+from actnn.format import derive_key
 from actnn.kernels import heap
-from actnn.kernels.contract import Array, Arrays, ChannelAffine, Key
+from actnn.kernels.contract import Key
 from actnn.planning.planner import Planner
-from actnn.planning.records import Record
-from actnn.planning.samples import Floats, Indices
+from actnn.planning.samples import Indices
 from actnn.session.report import Report, Row
 from actnn.session.site import Site
 from actnn.session.state import load_state, state_of
@@ -33,15 +28,8 @@ SEEDS = 2**64
 # what a convolution on the host rearranges at a time: as much as caches hold costs no time, and bounds its workspace
 WORKING_BYTES = 16 * 2**20
 
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Code:
-    """A code: its buffer and the layout that tells how to read it."""
-
-    buffer: Array
-    layout: Layout
+# what does some work of a site, and returns its result
+Watch = Callable[[Site, str, Callable[[], Any]], Any]
 
 
 class Session:
@@ -65,6 +53,8 @@ class Session:
         self.other_kinds: Counter[str] = Counter()
         self.tags = Tags()
         self.closed = False
+        # called in the place of each kernel of a code where somebody wants to see them
+        self.watch: Watch | None = self.log_time if policy.log_speed else None
         self._step = 1
         self._backward_seen = False
         # whether forwards of the whole model tell when they begin; layers made by hand have none
@@ -73,8 +63,8 @@ class Session:
 
     def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False) -> Site:
         """Return a new site; its width is checked here, so that a bad group fails at conversion."""
-        site = Site(self, name, kind, index=len(self.sites), group=group, batch_norm=batch_norm)
-        if self.policy.compress and site.bits:
+        site = Site(self, name, kind, len(self.sites), group, batch_norm)
+        if self.policy.compress:
             self.sites.append(site)
         return site
 
@@ -100,7 +90,7 @@ class Session:
     def whole_model(self) -> Site:
         """Return the one site of a session that makes no codes, for the account of all that is kept."""
         if not self.sites:
-            self.sites.append(Site(self, "model", "saved tensors", index=0))
+            self.sites.append(Site(self, "model", "saved tensors", 0, 0, False))
         return self.sites[0]
 
     def close(self) -> None:
@@ -116,43 +106,9 @@ class Session:
             )
 
     def key(self, site: Site) -> Key:
-        """Return the key of a site's next code."""
-        return derive_key(self.seed, (self.stream << 32) + site.index, site.next_call())
-
-    def layout(self, site: Site, samples: int, elements: int, family: Family) -> Layout:
-        """Return the layout that a site's code has at the average width, of which planning may make another."""
-        return uniform_layout(samples, elements, family, math.ceil(site.asked(family)), self.policy.rounding)
-
-    def plan(
-        self, site: Site, samples: int, elements: int, family: Family, measure: Callable[[int], Floats]
-    ) -> tuple[Layout, Record | None]:
-        """Return the layout of a site's next code, and what its readers complete in backward where widths are planned.
-
-        ``measure`` returns the ranges of all samples, reading one group of so many.
-        """
-        return self.planner.layout(site, samples, elements, family, measure)
-
-    def encode(self, arrays: Arrays, values: Array, site: Site, layout: Layout) -> Code:
-        """Return the code of dense ``values`` (samples, elements)."""
-        backend = kernels.select(arrays, values)
-        buffer = self.store.allocate(arrays, layout.nbytes, values)
-        work = partial(backend.encode, arrays, values, layout, self.key(site), buffer)
-        return Code(self.timed(site, "encode", work), layout)
-
-    def decode(
-        self,
-        arrays: Arrays,
-        site: Site,
-        code: Code,
-        dtype: str,
-        part: Part,
-        affine: ChannelAffine | None,
-        samples: range | None = None,
-    ) -> Array:
-        """Return the values of a code, or of some of its samples, of shape (samples, elements)."""
-        backend = kernels.select(arrays, code.buffer)
-        work = partial(backend.decode, arrays, code.buffer, code.layout, part, dtype, affine, samples)
-        return self.timed(site, "decode", work)
+        """Return the key of a site's next code: no two codes of a session share one."""
+        site.encoded += 1
+        return derive_key(self.seed, (self.stream << 32) + site.index, site.encoded)
 
     def pieces(self, samples: int, decoded_bytes: int, working_bytes: int = 0, weight_bytes: int = 0) -> list[range]:
         """Cut a batch into the parts that a layer works on, one after another.
@@ -169,19 +125,16 @@ class Session:
         size = -(-samples // parts)
         return [range(start, min(start + size, samples)) for start in range(0, samples, size)]
 
-    def timed(self, site: Site, what: str, work: Callable[[], Result]) -> Result:
-        """Do some work of a site; log how long it took where ``debug_speed`` asks for it."""
-        if not self.policy.log_speed:
-            return work()
+    def log_time(self, site: Site, what: str, work: Callable[[], Any]) -> Any:
+        """Do some work of a site, and log how long it took."""
         start = time.perf_counter()
         result = work()
         LOGGER.warning("%s %s: %.3f ms", site.name, what, 1e3 * (time.perf_counter() - start))
         return result
 
     def log_kept(self, site: Site, kept_bytes: int, exact_bytes: int) -> None:
-        """Log what a site keeps where ``debug_memory_model`` asks for it."""
-        if self.policy.log_memory:
-            LOGGER.warning("%s keeps %d bytes instead of %d", site.name, kept_bytes, exact_bytes)
+        """Log what a site keeps."""
+        LOGGER.warning("%s keeps %d bytes instead of %d", site.name, kept_bytes, exact_bytes)
 
     def forward_begins(self, indices: Indices | None = None) -> None:
         """Let every site expect the readers that it had in the last step, and give it its share of the budget.
@@ -194,7 +147,7 @@ class Session:
             self.tags.clear()
         self.store.step_begins()
         changed = [site.learn() for site in self.sites]
-        self.planner.forward_begins(indices, not any(changed), self._kept_bytes())
+        self.planner.forward_begins(indices, not any(changed), self._kept_bytes)
 
     def backward_begins(self) -> None:
         """Note that a backward runs: what is kept next belongs to another step."""
@@ -252,11 +205,12 @@ class Session:
 
     def __getstate__(self) -> dict[str, Any]:
         # tags belong to tensors of this process, and the wrapper to the session that is copied
-        return self.__dict__ | {"tags": Tags(), "store": None, "_wrapper": None}
+        return self.__dict__ | {"tags": Tags(), "store": None, "watch": None, "_wrapper": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self.store = self._new_store()
+        self.watch = self.log_time if self.policy.log_speed else None
 
     def _new_store(self) -> Store:
         policy, slabs = self.policy, None

@@ -1,17 +1,19 @@
-"""A site: one place of a model that keeps activations, with its widths, its readers and its byte account."""
+"""A site: one place of a model that keeps activations, with its plans, its readers and its byte account."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from actnn.format import AFFINE, MAX_BITS, TWO_SIDED, ZERO_EXACT, Family, Layout
+from actnn.format import AFFINE, MAX_BITS, TWO_SIDED, Family
 from actnn.kernels.contract import Array, Arrays
-from actnn.planning.noise import Transfer
-from actnn.planning.samples import Floats
+from actnn.planning.learnt import Learnt
 
 if TYPE_CHECKING:
     from actnn.session.session import Session
+
+# forms of tensors whose plans a site remembers: where shapes never come again, plans would pile up
+MOST_PLANS = 64
 
 
 @dataclass
@@ -46,57 +48,36 @@ class Readers:
     values: bool = False
 
 
-@dataclass(eq=False)
-class Site:
+class Site(Learnt):
     """One layer of one session. ``group`` chooses its entry in ``activation_compression_bits``.
 
-    ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. What
-    training tells of it is smoothed over steps: ``gradient``, the mean squared gradient norm that it reads codes with,
-    and ``weights``, what noise in its own codes costs by the sides of their values. ``share`` is the family and the
-    average width that it was given of the budget. ``transfer`` is how a map hands noise on to its weights, ``below``
-    the map whose output a BatchNorm reads, and ``handed_down`` what noise in the BatchNorm costs it, found with the
-    ``transfer`` that the BatchNorm then remembers.
+    ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. ``plans``
+    holds what was decided once for each form of tensor.
     """
 
-    session: Session = field(repr=False)
-    name: str
-    kind: str
-    index: int
-    group: int = 0
-    encoded: int = 0
-    step: int = 0
-    account: Account = field(default_factory=Account)
-    expected: Readers = field(default_factory=lambda: Readers(sides=True, values=True))
-    seen: Readers | None = None
-    gradient: float | None = None
-    weights: Floats | None = None
-    share: tuple[Family, float] | None = None
-    transfer: Transfer | None = None
-    below: Site | None = None
-    handed_down: float | None = None
-    batch_norm: bool = False
+    def __init__(self, session: Session, name: str, kind: str, index: int, group: int, batch_norm: bool) -> None:
+        policy = session.policy
+        adaptive = policy.adaptive_batch_norm if batch_norm else policy.adaptive_maps
+        # without codes no group needs a width
+        bits = policy.bits_of(group) if policy.compress else 0.0
+        super().__init__(name, index, group, bits, adaptive)
+        self.session, self.kind = session, kind
+        self.encoded = 0
+        self.step = 0
+        self.account = Account()
+        self.expected = Readers(sides=True, values=True)
+        self.seen: Readers | None = None
+        self.plans: dict[Any, Any] = {}
 
-    @property
-    def bits(self) -> float:
-        """Average width that the settings give this site's codes."""
-        return self.session.policy.bits_of(self.group)
+    def __repr__(self) -> str:
+        return f"Site({self.name!r}, {self.kind!r})"
 
-    @property
-    def adaptive(self) -> bool:
-        """Whether the samples of its codes may differ in width."""
-        policy = self.session.policy
-        return policy.adaptive_batch_norm if self.batch_norm else policy.adaptive_maps
-
-    def asked(self, family: Family) -> float:
-        """Return the planes that the settings ask of a code of this family, on average."""
-        return min(self.bits + signs(family, self.bits), MAX_BITS)
-
-    def planes(self, family: Family) -> float:
-        """Return the planes of its next code, on average: its share of the budget where it was given one."""
-        if self.share is None:
-            return self.asked(family)
-        of, planes = self.share
-        return min(max(planes + signs(family, self.bits) - signs(of, self.bits), family.least_bits), MAX_BITS)
+    def remember(self, key: Any, plan: Any) -> Any:
+        """Return a new plan, which ``plans`` holds from now on."""
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan
+        return plan
 
     def family(self) -> Family:
         """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them."""
@@ -111,40 +92,48 @@ class Site:
 
         The sides of a two-sided code take about one bit; at the largest width there is none to spare.
         """
-        return self.session.policy.share_codes and not (family == TWO_SIDED and self.bits > MAX_BITS - 1)
+        return self.session.policy.share_codes and not (family is TWO_SIDED and self.bits > MAX_BITS - 1)
 
-    def next_call(self) -> int:
-        """Number the codes of this site, so that each has a key of its own."""
-        self.encoded += 1
-        return self.encoded
+    def current_account(self) -> Account:
+        """Return the account of the current step, a new one where this is its first entry."""
+        step = self.session.current_step()
+        if self.step != step:
+            self.step, self.account = step, Account()
+        return self.account
 
     def keeps(self, kept_bytes: int, exact_bytes: int = 0) -> None:
         """Add to the account of the current step: what is kept, and what exact training would keep for it."""
-        account = self._account()
+        account = self.current_account()
         account.kept_bytes += kept_bytes
         account.exact_bytes += exact_bytes
-        self.session.log_kept(self, kept_bytes, exact_bytes)
+        if self.session.policy.log_memory:
+            self.session.log_kept(self, kept_bytes, exact_bytes)
 
-    def codes(self, layout: Layout) -> None:
-        """Add a code to the account of the current step."""
-        account = self._account()
-        elements = layout.samples * layout.elements
+    def keeps_code(self, elements: int, planes: int, signs: float, kept_bytes: int, exact_bytes: int = 0) -> None:
+        """Add a code to the account of the current step; ``planes`` and ``signs`` count one for each element."""
+        account = self.current_account()
         account.elements += elements
-        widths = sum(layout.sample_bits) if layout.sample_bits is not None else layout.bits * layout.samples
-        account.planes += widths * layout.elements
-        account.signs += signs(layout.family, self.bits) * elements
+        account.planes += planes
+        account.signs += signs
+        account.kept_bytes += kept_bytes
+        account.exact_bytes += exact_bytes
+        if self.session.policy.log_memory:
+            self.session.log_kept(self, kept_bytes, exact_bytes)
 
     def store(self, arrays: Arrays, buffer: Array) -> Array:
         """Put a buffer where this session keeps its codes; return what autograd is to save in its place."""
-        account = self._account()
-        saved = self.session.store.put(arrays, buffer, account.refused.append)
+        store = self.session.store
+        if store.keeps_in_place:
+            return buffer
+        account = self.current_account()
+        saved = store.put(arrays, buffer, account.refused.append)
         if saved is not buffer:
             account.handed_bytes += len(buffer)
         return saved
 
     def read_by(self, reader: Site, exact_bytes: int) -> None:
         """Note that another site reads this one's code instead of keeping ``exact_bytes`` of its own."""
-        account = self._account()
+        account = self.current_account()
         account.exact_bytes += exact_bytes
         if reader.name not in account.readers:
             account.readers.append(reader.name)
@@ -154,8 +143,11 @@ class Site:
 
         Backward is the time for it: a recomputed forward must decide as the first one did.
         """
-        seen = self.seen or Readers()
-        self.seen = Readers(seen.sides or readers.sides, seen.values or readers.values)
+        seen = self.seen
+        if seen is None:
+            self.seen = Readers(readers.sides, readers.values)
+        else:
+            seen.sides, seen.values = seen.sides or readers.sides, seen.values or readers.values
 
     def learn(self) -> bool:
         """Expect from now on the readers that the last backward confirmed; tell whether that changes anything."""
@@ -165,20 +157,6 @@ class Site:
         self.expected, self.seen = self.seen, None
         return changed
 
-    def _account(self) -> Account:
-        step = self.session.current_step()
-        if self.step != step:
-            self.step, self.account = step, Account()
-        return self.account
-
-
-def signs(family: Family, bits: float) -> float:
-    """Return the part of a code's width that serves a ReLU's mask rather than values of ``bits`` bits.
-
-    A two-sided code has one plane more than an affine one of the same fineness. A zero-exact code serves its mask
-    without, but cannot do with less than its least width.
-    """
-    # by value: a copied or unpickled session has families of its own
-    if family == TWO_SIDED:
-        return 1.0
-    return max(0.0, ZERO_EXACT.least_bits - bits) if family == ZERO_EXACT else 0.0
+    def __getstate__(self) -> dict[str, Any]:
+        # plans hold what belongs to this process
+        return self.__dict__ | {"plans": {}}

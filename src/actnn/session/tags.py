@@ -15,79 +15,85 @@ NOTE [Tags]
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from actnn.session.site import Readers, Site
+from actnn.kernels.contract import Array
+from actnn.session.tensors import Form, Tensors
+
+if TYPE_CHECKING:
+    from actnn.session.site import Readers, Site
+
+Key = tuple[int, Form]
 
 
-@dataclass
 class Tag:
     """What is known of one tensor in one step: its producer and its code, and whether exact training would keep it.
 
-    ``source`` is the map that made the tensor. ``kept`` and ``bypass`` are the front end's: a code and how to read it,
-    and a shorter way for the gradient of ``result``, the one tensor object that it serves.
+    ``source`` is the map that made the tensor. ``kept`` is its code and how to read it; ``readers`` notes who did.
+    ``bypass`` is a shorter way for the gradient of ``result``, the one tensor object that it serves.
     """
 
-    version: int
-    owner: Site | None = None
-    kept: Any = None
-    readers: Readers = field(default_factory=Readers)
-    bypass: Any = None
-    result: weakref.ref[Any] | None = None
-    source: Site | None = None
-    counted: bool = False
+    __slots__ = ("bypass", "counted", "kept", "memory", "owner", "readers", "result", "source", "version")
+
+    def __init__(self, memory: weakref.ref[Any], version: int) -> None:
+        self.memory, self.version = memory, version
+        self.owner: Site | None = None
+        self.kept: Any = None
+        self.readers: Readers | None = None
+        self.bypass: Any = None
+        self.result: weakref.ref[Any] | None = None
+        self.source: Site | None = None
+        self.counted = False
 
 
-class Place(NamedTuple):
-    """Where a tensor lies, and in which version.
+class Memory(weakref.ref[Any]):
+    """A weak reference to a tensor's memory that knows whose tag goes with it."""
 
-    ``memory`` is an object that lives as long as the memory, or shorter; ``key`` distinguishes this place from all
-    others while it does.
-    """
+    __slots__ = ("key", "tags")
+    key: Key
+    tags: dict[Key, Tag]
 
-    memory: Any
-    key: tuple[Any, ...]
-    version: int
 
-    def is_in(self, memory: Any) -> bool:
-        """Tell whether this place still belongs to a memory that had its key."""
-        return memory is not None
+def forget(memory: Memory) -> None:
+    """Drop the tag of memory that is gone."""
+    tag = memory.tags.get(memory.key)
+    if tag is not None and tag.memory is memory:
+        del memory.tags[memory.key]
 
 
 class Tags:
     """The tags of one session."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[Any, ...], tuple[weakref.ref[Any], Tag]] = {}
+        self._tags: dict[Key, Tag] = {}
 
-    def find(self, place: Place) -> Tag | None:
-        """Return the tag of a tensor, None where there is none or it was changed since."""
-        entry = self._entries.get(place.key)
-        if entry is None or not place.is_in(entry[0]()):
+    def find(self, tensors: Tensors, x: Array, form: Form) -> Tag | None:
+        """Return the tag of a tensor, None where there is none or the tensor was changed since."""
+        key = tensors.pointer(x), form
+        tag = self._tags.get(key)
+        if tag is None or not tensors.lies_in(x, tag.memory()):
             return None
-        if entry[1].version != place.version:
+        if tag.version != tensors.version(x):
             # whatever it holds is of no use any more, and the tensor may live long
-            del self._entries[place.key]
+            del self._tags[key]
             return None
-        return entry[1]
+        return tag
 
-    def current(self, place: Place) -> Tag:
+    def current(self, tensors: Tensors, x: Array, form: Form) -> Tag:
         """Return the tag of a tensor, a new one where there is none."""
-        tag = self.find(place)
-        if tag is None:
-            tag, key, entries = Tag(place.version), place.key, self._entries
+        return self.find(tensors, x, form) or self.fresh(tensors, x, form)
 
-            def forget(reference: weakref.ref[Any]) -> None:
-                if key in entries and entries[key][0] is reference:
-                    del entries[key]
-
-            entries[key] = (weakref.ref(place.memory, forget), tag)
+    def fresh(self, tensors: Tensors, x: Array, form: Form) -> Tag:
+        """Return a new tag for a tensor, in the place of any other."""
+        memory = Memory(tensors.memory(x), forget)
+        key = memory.key = tensors.pointer(x), form
+        memory.tags = self._tags
+        tag = self._tags[key] = Tag(memory, tensors.version(x))
         return tag
 
     def clear(self) -> None:
         """Forget all tags."""
-        self._entries.clear()
+        self._tags.clear()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._tags)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from actnn.errors import UnsupportedError
 from actnn.kernels.contract import FLOATS, Array, Arrays, Channels
-from actnn.session.tags import Place
+
+# what tells a tensor's shape, memory order, dtype and device from those of others
+Form = Hashable
 
 
 class Tensors(Arrays, Protocol):
@@ -24,8 +27,14 @@ class Tensors(Arrays, Protocol):
     def order(self, x: Array, batched: bool = True) -> Order:
         """Return the order in which a tensor lies, or is to be brought where it lies in none."""
 
-    def place(self, x: Array) -> Place:
-        """Return where a tensor lies, and in which version."""
+    def form(self, x: Array) -> Form:
+        """Return what plans depend on: shape, memory order, dtype and device."""
+
+    def memory(self, x: Array) -> Any:
+        """Return an object that lives as long as a tensor's memory, or shorter."""
+
+    def lies_in(self, x: Array, memory: Any) -> bool:
+        """Tell whether a tensor still lies in what ``memory`` returned for one of its address; None is no memory."""
 
     def version(self, x: Array) -> int:
         """Return how often a tensor's memory was changed in place."""
@@ -39,8 +48,14 @@ class Tensors(Arrays, Protocol):
     def recorded(self, x: Array) -> bool:
         """Tell whether a tensor is the result of an operation that autograd recorded."""
 
-    def per_channel(self, parameter: Array | None, default: float, like: Array) -> Array:
-        """Return a parameter as float32, or its default where the layer has none."""
+    def vector(self, parameter: Array) -> Array:
+        """Return a parameter, one number a channel, as kernels read it: dense, float32 or half precision."""
+
+    def touch(self, x: Array) -> None:
+        """Let autograd know that a kernel changed a tensor in place."""
+
+    def unfilled(self, order: Order, dtype: str, like: Array) -> Array:
+        """Return a tensor of some order and dtype on the device of another; nobody has written its values yet."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,7 @@ class Order:
             return 1, math.prod(self.shape)
         return self.shape[0], math.prod(self.shape[1:])
 
-    @property
+    @cached_property
     def channels(self) -> Channels:
         """How the elements of a sample divide into channels."""
         raise NotImplementedError
@@ -69,16 +84,16 @@ class Order:
         """Return the order of a part of the batch."""
         return replace(self, shape=(count, *self.shape[1:])) if self.batched else self
 
+    def dense(self, x: Array) -> bool:
+        """Tell whether the elements of a tensor lie in this order, without gaps."""
+        raise NotImplementedError
+
     def flat(self, x: Array) -> Array:
         """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
         raise NotImplementedError
 
     def shaped(self, values: Array) -> Array:
         """Return (samples, elements) as a tensor of this shape: the inverse of ``flat``."""
-        raise NotImplementedError
-
-    def unfilled(self, like: Array) -> Array:
-        """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""
         raise NotImplementedError
 
 

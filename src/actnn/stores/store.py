@@ -27,7 +27,9 @@ OFFLOADED = 1 << 62
 
 
 class Store(Protocol):
-    """A place for the buffers of codes."""
+    """A place for the buffers of codes; ``keeps_in_place`` tells that ``put`` and ``get`` return what they are given."""
+
+    keeps_in_place: bool
 
     def allocate(self, arrays: Arrays, nbytes: int, like: Array) -> Array:
         """Return bytes for a code to be written to."""
@@ -50,6 +52,8 @@ class Store(Protocol):
 
 class Memory:
     """Buffers stay where they are: where the framework puts them, or in slabs."""
+
+    keeps_in_place = True
 
     def __init__(self, slabs: Slabs | None = None) -> None:
         self.slabs = slabs
@@ -79,6 +83,8 @@ class Swap(Memory):
 
     From host memory they go to a file, from an accelerator to host memory.
     """
+
+    keeps_in_place = False
 
     def __init__(self, directory: str | None, most_bytes: int | None, slabs: Slabs | None = None) -> None:
         super().__init__(slabs)

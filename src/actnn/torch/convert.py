@@ -12,7 +12,8 @@ from torch import distributed as dist
 
 from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
-from actnn.model.conversion import Exact, Patterns, Wrapper, check_layers, choose
+from actnn.model.conversion import Exact, Patterns, choose
+from actnn.model.wrapper import Wrapper, check_layers
 from actnn.session.session import Session
 from actnn.settings import config
 from actnn.torch.layers import COMPRESSED

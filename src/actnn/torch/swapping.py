@@ -33,7 +33,7 @@ class SwappedActivations(saved_tensors_hooks):
     def _put(self, x: Tensor) -> Left | Swapped:
         if self._stays(x):
             return Left.of(ARRAYS, x)
-        tag = self._session.tags.current(ARRAYS.place(x))
+        tag = self._session.tags.current(ARRAYS, x, ARRAYS.form(x))
         kept = None if tag.kept is None else tag.kept()
         if kept is None:
             kept = self._swapped(x)

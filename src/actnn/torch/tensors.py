@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor
 
 from actnn.kernels.contract import FLOATS, Channels
-from actnn.session.tags import Place
-from actnn.session.tensors import Order
+from actnn.session.tensors import Form, Order
 from actnn.torch.transfers import TorchTransfers
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+FLOATING = frozenset(DTYPES[name] for name in FLOATS)
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -36,14 +37,11 @@ class TorchArrays:
     def transfers(self, x: Tensor) -> TorchTransfers:
         return TorchTransfers(x.device)
 
-    def pointer(self, x: Tensor) -> int:
-        return x.data_ptr()
+    pointer = staticmethod(Tensor.data_ptr)
+    threads = staticmethod(torch.get_num_threads)
 
     def numpy(self, x: Tensor) -> np.ndarray:
         return x.detach().cpu().numpy()
-
-    def threads(self) -> int:
-        return torch.get_num_threads()
 
     def runtime(self) -> None:
         # torch brings the very library that the kernels are linked to
@@ -112,18 +110,20 @@ class TorchArrays:
         last = form is not None and not x.is_contiguous() and x.is_contiguous(memory_format=form)
         return TorchOrder(tuple(x.shape), last, batched)
 
-    def place(self, x: Tensor) -> Place:
-        # by memory: autograd may hand another object than it was given to whoever computes anew
-        memory = x.untyped_storage()
+    def form(self, x: Tensor) -> Form:
         # a view that torch negates or conjugates only when it is read lies where its base does
-        part = x.storage_offset(), x.shape, x.stride(), x.dtype, x.is_neg(), x.is_conj()
-        return Place(memory, (id(memory), *part), self.version(x))
+        return x.shape, x.stride(), x.dtype, x.device, x.is_neg(), x.is_conj()
+
+    # by memory: autograd may hand another object than it was given to whoever computes anew
+    memory = staticmethod(Tensor.untyped_storage)
+
+    def lies_in(self, x: Tensor, memory: torch.UntypedStorage | None) -> bool:
+        return memory is not None and x.untyped_storage() is memory
 
     def version(self, x: Tensor) -> int:
         return x._version
 
-    def recording(self) -> bool:
-        return torch.is_grad_enabled()
+    recording = staticmethod(torch.is_grad_enabled)
 
     def wants_gradient(self, x: Tensor) -> bool:
         return x.requires_grad
@@ -131,10 +131,17 @@ class TorchArrays:
     def recorded(self, x: Tensor) -> bool:
         return x.grad_fn is not None
 
-    def per_channel(self, parameter: Tensor | None, default: float, like: Tensor) -> Tensor:
-        if parameter is None:
-            return torch.full_like(like, default, dtype=torch.float32)
-        return parameter.detach().to(torch.float32)
+    def vector(self, parameter: Tensor) -> Tensor:
+        if parameter.dtype in FLOATING and parameter.is_contiguous():
+            return parameter
+        return parameter.detach().to(torch.float32).contiguous()
+
+    def touch(self, x: Tensor) -> None:
+        torch.autograd.graph.increment_version(x)
+
+    def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
+        form = CHANNELS_LAST[len(order.shape)] if order.channels_last else torch.contiguous_format
+        return torch.empty(order.shape, dtype=DTYPES[dtype], device=like.device, memory_format=form)
 
 
 class Ticket(Tensor):
@@ -166,11 +173,19 @@ class TorchOrder(Order):
 
     tensors = ARRAYS
 
-    @property
+    @cached_property
     def channels(self) -> Channels:
         """How the elements of a sample divide into channels."""
         inner = 1 if self.channels_last else math.prod(self.shape[2:])
         return Channels(self.shape[1], inner)
+
+    def dense(self, x: Tensor) -> bool:
+        """Tell whether the elements of a tensor lie in this order, without gaps."""
+        if x.is_neg():
+            return False
+        if not self.channels_last:
+            return x.is_contiguous()
+        return x.is_contiguous(memory_format=CHANNELS_LAST[x.dim()])
 
     def flat(self, x: Tensor) -> Tensor:
         """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
@@ -185,8 +200,3 @@ class TorchOrder(Order):
             return values.view(self.shape)
         batch, channels, *space = self.shape
         return values.view(batch, *space, channels).permute(0, len(self.shape) - 1, *range(1, len(self.shape) - 1))
-
-    def unfilled(self, like: Tensor) -> Tensor:
-        """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""
-        form = CHANNELS_LAST[len(self.shape)] if self.channels_last else torch.contiguous_format
-        return torch.empty(self.shape, dtype=like.dtype, device=like.device, memory_format=form)

@@ -1,4 +1,4 @@
-"""Piecewise linear activations and dropout, which keep one bit an element or less."""
+"""Rectifiers and dropout, which keep one bit an element or less."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.model.layers.activation import Call
-from actnn.operations.kept import encode_mask
+from actnn.operations.dropout import keep_chosen
+from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
 
 
-class ActivationFunction(Function):
-    """An activation that reads its mask from a code: its own, or that of whoever produced its input."""
+class RectifierFunction(Function):
+    """A rectifier that reads its mask from a code: its own, or that of whoever produced its input."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, call: Call) -> Tensor:
-        y = call.function(x)
-        if call.kept is None:
-            call.kept = call.code(y)
-        ctx.site, ctx.below, ctx.reading, ctx.readers = call.site, call.below, call.kept.reading, call.readers
-        ctx.save_for_backward(call.kept.tensors[0])
-        if call.inplace:
+    def forward(ctx: Any, x: Tensor, rectifier: Rectifier) -> Tensor:
+        y = rectifier.function(x)
+        if rectifier.kept is None:
+            rectifier.kept = rectifier.keep_output(ARRAYS, y)
+        kept = rectifier.kept
+        ctx.site, ctx.below, ctx.reading, ctx.readers = rectifier.site, rectifier.below, kept.reading, rectifier.readers
+        ctx.save_for_backward(kept.tensors[0])
+        if rectifier.inplace:
             ctx.mark_dirty(x)
         return y
 
@@ -46,7 +47,7 @@ class DropoutFunction(Function):
     def forward(ctx: Any, x: Tensor, site: Site, probability: float, inplace: bool) -> Tensor:
         ctx.site = site
         factors = F.dropout(torch.ones_like(x), probability, training=True)
-        mask = encode_mask(ARRAYS, factors, site)
+        mask = keep_chosen(ARRAYS, factors, site, ARRAYS.nbytes(x))
         ctx.factor = 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
         ctx.reading = mask.reading
         ctx.save_for_backward(*mask.tensors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,35 +10,41 @@ from torch import distributed as dist
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.operations.normalization import Backward, Call, gradients
+from actnn.operations.normalization import Backward, Normalizing, gradients
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
 
 
 class BatchNormFunction(Function):
-    """BatchNorm in training: normalises by the batch and keeps a code of the normalised input."""
+    """BatchNorm in training: normalises by the batch and keeps a code of the normalised input.
+
+    Where an in-place ReLU may come, a second output stands for the input in the graph, without memory of its own: the
+    gradient given to it reaches the input unchanged.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing, entrance: bool
+    ) -> tuple[Tensor, Tensor | None]:
         # where only beta learns no code is needed: later readers make their own
-        needed = any(ctx.needs_input_grad[:2])
+        needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         y = call.normalize(x, weight, bias, needed)
         ctx.site, ctx.state = call.site, call.backward
         ctx.set_materialize_grads(False)
         if needed:
             ctx.save_for_backward(*call.saved)
-            call.account()
-        return y
+        return y, x.new_empty(1).expand(x.shape) if entrance and needed else None
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, past: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return None, None, None, None
-        if not any(ctx.needs_input_grad[:2]):
-            return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None
-        return *gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=False), None
+            return past, None, None, None, None
+        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+            return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None, None
+        grad_x, *rest = gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=False)
+        return grad_x if past is None else past + grad_x, *rest, None, None
 
 
 class RectifiedBatchNormFunction(Function):
@@ -64,31 +69,24 @@ class RectifiedBatchNormFunction(Function):
         return *gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=True), None, None
 
 
-@dataclass(frozen=True)
 class Bypass:
     """What a ReLU needs in order to take over the backward of the BatchNorm whose output it overwrites."""
 
-    entrance: Tensor
-    weight: Tensor | None
-    bias: Tensor | None
-    state: Backward
-    saved: tuple[Tensor | None, ...]
+    __slots__ = ("bias", "entrance", "saved", "state", "weight")
+
+    def __init__(
+        self,
+        entrance: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        state: Backward,
+        saved: tuple[Tensor | None, ...],
+    ) -> None:
+        self.entrance, self.weight, self.bias, self.state, self.saved = entrance, weight, bias, state, saved
 
     def rectify(self, y: Tensor) -> Tensor:
         """Return max(y, 0), written over ``y``."""
         return RectifiedBatchNormFunction.apply(self.entrance, self.weight, self.bias, y, self)
-
-
-class EntranceFunction(Function):
-    """A tensor without memory that stands for ``x`` in the graph: gradients given to it reach ``x`` unchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.new_empty(1).expand(x.shape)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
 
 
 class FixedBatchNormFunction(Function):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,64 +12,88 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.model.layers.maps import energy_of, few, normalize, transfer_of
 from actnn.operations.kept import Kept
+from actnn.operations.maps import energy_of, few, normalize, transfer_of
 from actnn.planning.noise import Transfer, convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
-from actnn.torch.tensors import ARRAYS
+from actnn.torch.tensors import ARRAYS, NAMES
+
+FORWARD: dict[tuple[int, bool], Callable[..., Tensor]] = {
+    (1, False): F.conv1d,
+    (2, False): F.conv2d,
+    (3, False): F.conv3d,
+    (1, True): F.conv_transpose1d,
+    (2, True): F.conv_transpose2d,
+    (3, True): F.conv_transpose3d,
+}
+# torch has no public function for the gradient of the weight alone that takes any rank and the bias along
+convolution_backward = torch.ops.aten.convolution_backward.default
+INPUT, WEIGHT = (True, False, False), (False, True, False)
+WEIGHT_AND_BIAS = (False, True, True)
 
 
-@dataclass(frozen=True)
 class Convolution:
-    """The fixed parameters of a convolution, in the order in which torch's backward takes them."""
+    """A convolution of batches of one form: its fixed parameters, and how batches are cut into parts.
 
-    forward: Callable[..., Tensor]
-    opposite: Callable[..., Tensor]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    transposed: bool
-    output_padding: tuple[int, ...]
-    groups: int
+    ``fixed`` holds stride, padding, dilation, whether it is transposed, output padding and groups, in the order in
+    which torch's backward takes them.
+    """
+
+    def __init__(self, site: Site, x: Tensor, weight: Tensor, fixed: tuple[Any, ...]) -> None:
+        self.site, self.order, self.fixed = site, ARRAYS.order(x), fixed
+        self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups = fixed
+        self.kernel = tuple(weight.shape[2:])
+        self.space = self.output_space(x.shape[2:])
+        self.outputs = weight.shape[1] * self.groups if self.transposed else weight.shape[0]
+        self._forward = FORWARD[len(self.kernel), self.transposed]
+        if self.transposed:
+            self._rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        else:
+            self._rest = (self.stride, self.padding, self.dilation, self.groups)
+        self._on_host, self._weight_numbers = ARRAYS.on_host(x), weight.numel()
+        self._parts: dict[tuple[int, bool], list[range]] = {}
+        self.coefficient = convolution_coefficient(
+            tuple(x.shape[2:]), self.space, self.kernel, *fixed[:3], self.groups, self.transposed
+        )
+
+    def output_space(self, space: Sequence[int]) -> tuple[int, ...]:
+        """Return the axes of the output that are neither samples nor channels."""
+        axes = zip(space, self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        if self.transposed:
+            added = zip(axes, self.output_padding, strict=True)
+            return tuple((size - 1) * s - 2 * p + d * (k - 1) + o + 1 for (size, k, s, p, d), o in added)
+        return tuple((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in axes)
+
+    def parts(self, x: Tensor, backward: bool) -> list[range]:
+        """Return the parts of a batch that are worked on one after another, in the precision of ``x``.
+
+        On the host torch rearranges input, output and weight for a convolution, and the output again afterwards: as
+        much memory as all of them, which parts bound. A backward also decodes its input.
+        """
+        key = x.element_size(), backward
+        if key not in self._parts:
+            bytes_each, (samples, elements) = x.element_size(), self.order.rows
+            inputs, outputs = samples * elements, samples * self.outputs * math.prod(self.space)
+            working, weight = (inputs + outputs, self._weight_numbers) if self._on_host else (0, 0)
+            decoded = inputs if backward else 0
+            sizes = (bytes_each * count for count in (decoded, working, weight))
+            self._parts[key] = self.site.session.pieces(samples, *sizes)
+        return self._parts[key]
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolution."""
-        if self.transposed:
-            rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
-        else:
-            rest = (self.stride, self.padding, self.dilation, self.groups)
-        return self.forward(x, weight, bias, *rest)
+        return self._forward(x, weight, bias, *self._rest)
 
-    def parameter_gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> list[Tensor | None]:
+    def parameter_gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> Sequence[Tensor | None]:
         """Return the gradients of weight and, where asked for, bias."""
-        fixed = (self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups)
-        bias_sizes = [weight.shape[1] * self.groups if self.transposed else weight.shape[0]]
-        return torch.ops.aten.convolution_backward(grad, x, weight, bias_sizes, *fixed, (False, True, bias))[1:]
+        wanted = WEIGHT_AND_BIAS if bias else WEIGHT
+        return convolution_backward(grad, x, weight, [self.outputs], *self.fixed, wanted)[1:]
 
-    def working_bytes(self, like: Tensor, shape: Sequence[int], weight: Tensor) -> tuple[int, int]:
-        """Return the bytes of an input of some shape and its output together, 0 but on the host, and of the weight.
-
-        On the host torch rearranges all of them for the convolution, and the output again afterwards.
-        """
-        if not ARRAYS.on_host(like):
-            return 0, 0
-        axes = zip(
-            shape[2:], weight.shape[2:], self.stride, self.padding, self.dilation, self.output_padding, strict=True
-        )
-        if self.transposed:
-            channels = weight.shape[1] * self.groups
-            space = [(size - 1) * s - 2 * p + d * (k - 1) + o + 1 for size, k, s, p, d, o in axes]
-        else:
-            channels = weight.shape[0]
-            space = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d, _ in axes]
-        output = shape[0] * channels * math.prod(space)
-        return (math.prod(shape) + output) * like.element_size(), ARRAYS.nbytes(weight)
-
-    def coefficient(self, inputs: tuple[int, ...], outputs: tuple[int, ...], kernel: tuple[int, ...]) -> float:
-        """Return how much of the input's noise the gradient of the weight takes over."""
-        fixed = (self.stride, self.padding, self.dilation, self.groups, self.transposed)
-        return convolution_coefficient(inputs, outputs, kernel, *fixed)
+    def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of the input, which needs no activation: torch only asks for its shape and order."""
+        like = ARRAYS.unfilled(self.order.of_samples(len(grad)), NAMES[grad.dtype], grad)
+        return convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
 
     def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
         """Return how noise in the gradient of ``y`` reaches that of the weight."""
@@ -82,23 +105,7 @@ class Convolution:
             if self.transposed:
                 aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
             rows = aligned.flatten(1) / max(1, len(y) * positions)
-        share = self.coefficient(tuple(x.shape[2:]), tuple(y.shape[2:]), tuple(weight.shape[2:]))
-        return transfer_of(ARRAYS, rows, share * energy_of(x))
-
-    def input_gradient(self, grad: Tensor, weight: Tensor, space: tuple[int, ...]) -> Tensor:
-        """Return the gradient of an input that extends over ``space``: the opposite convolution, of no activation."""
-        if self.transposed:
-            rest = (self.stride, self.padding, self.dilation, self.groups)
-            grad_x = self.opposite(grad, weight, None, *rest)
-            # an output padding of a whole stride makes one position too many
-            return grad_x[(..., *(slice(size) for size in space))]
-        missing = [
-            size - ((out - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)
-            for size, out, stride, padding, dilation, kernel in zip(
-                space, grad.shape[2:], self.stride, self.padding, self.dilation, weight.shape[2:], strict=True
-            )
-        ]
-        return self.opposite(grad, weight, None, self.stride, self.padding, missing, self.groups, self.dilation)
+        return transfer_of(ARRAYS, rows, self.coefficient * energy_of(x))
 
 
 class ConvolutionFunction(Function):
@@ -114,44 +121,38 @@ class ConvolutionFunction(Function):
         site: Site,
         convolution: Convolution,
     ) -> Tensor:
-        ctx.site, ctx.convolution, ctx.shape = site, convolution, tuple(x.shape)
+        ctx.site, ctx.convolution = site, convolution
         save(ctx, weight, kept)
-        parts = site.session.pieces(len(x), 0, *convolution.working_bytes(x, x.shape, weight))
+        parts = convolution.parts(x, backward=False)
+        if len(parts) == 1:
+            return convolution(x, weight, bias)
         return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias))
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        need_x, need_weight, need_bias, *_ = ctx.needs_input_grad
         weight, *saved = ctx.saved_tensors
-        weight, space = weight.to(grad.dtype), ctx.shape[2:]
-        decoded_bytes = math.prod(ctx.shape) * grad.element_size()
-        working_bytes = ctx.convolution.working_bytes(grad, ctx.shape, weight)
-        parts = ctx.site.session.pieces(len(grad), decoded_bytes, *working_bytes)
+        convolution: Convolution = ctx.convolution
+        if weight.dtype != grad.dtype:
+            weight = weight.to(grad.dtype)
+        parts = convolution.parts(grad, backward=True)
         grad_x = grad_weight = grad_bias = None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
-            grad_weight, grad_bias = ConvolutionFunction.parameter_gradients(ctx, grad, saved, weight, need_bias, parts)
-            ends = space, tuple(grad.shape[2:]), tuple(weight.shape[2:])
-            ctx.reading.observe(ctx.site, grad, lambda: ctx.convolution.coefficient(*ends))
+            for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
+                of_weight, of_bias = convolution.parameter_gradients(part, x, weight, need_bias)
+                grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
+                del x
+            ctx.reading.observe(ctx.site, grad, convolution.coefficient)
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
         if need_x:
-            grad_x = in_pieces(
-                parts, lambda part: ctx.convolution.input_gradient(samples_of(grad, part), weight, space)
-            )
+            if len(parts) == 1:
+                grad_x = convolution.input_gradient(grad, weight)
+            else:
+                grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
         return grad_x, grad_weight, grad_bias, None, None, None
-
-    @staticmethod
-    def parameter_gradients(
-        ctx: Any, grad: Tensor, saved: list[Tensor], weight: Tensor, need_bias: bool, parts: list[range]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the gradients of weight and bias, summed over parts of the batch."""
-        grad_weight = grad_bias = None
-        for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
-            of_weight, of_bias = ctx.convolution.parameter_gradients(part, x, weight, need_bias)
-            grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
-        return tuple(None if total is None else total.to(grad.dtype) for total in (grad_weight, grad_bias))
 
 
 class LinearFunction(Function):
@@ -166,12 +167,12 @@ class LinearFunction(Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        need_x, need_weight, need_bias, *_ = ctx.needs_input_grad
         weight, *saved = ctx.saved_tensors
         grad_weight = None
         if need_weight:
             grad_weight = LinearFunction.weight_gradient(ctx, grad, saved)
-            ctx.reading.observe(ctx.site, grad, lambda: linear_coefficient(math.prod(grad.shape[1:-1])))
+            ctx.reading.observe(ctx.site, grad, linear_coefficient(math.prod(grad.shape[1:-1])))
         grad_bias = rows(grad).sum(0) if need_bias else None
         grad_x = grad @ weight.to(grad.dtype) if need_x else None
         return grad_x, grad_weight, grad_bias, None, None
@@ -184,7 +185,7 @@ class LinearFunction(Function):
         parts = ctx.site.session.pieces(samples, samples * elements * grad.element_size())
         for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
             grad_weight = added(grad_weight, rows(part).T @ rows(x))
-        return grad_weight.to(grad.dtype)
+        return grad_weight
 
 
 def transfer(x: Tensor, y: Tensor) -> Transfer:
@@ -204,19 +205,22 @@ def exactly(y: Tensor) -> Iterator[None]:
 
 def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
     """Save the weight, and of the input what is kept of it."""
-    ctx.reading = None if kept is None else kept.reading
-    ctx.save_for_backward(weight, *(() if kept is None else kept.tensors))
+    if kept is None:
+        ctx.reading = None
+        ctx.save_for_backward(weight)
+    else:
+        ctx.reading = kept.reading
+        ctx.save_for_backward(weight, *kept.tensors)
 
 
 def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
     """Return what ``compute`` makes of each part of a batch, as one tensor."""
-    if len(parts) == 1:
-        return compute(parts[0])
     whole = None
     for part in parts:
         result = compute(part)
         if whole is None:
-            whole = ARRAYS.order(result).of_samples(parts[-1].stop).unfilled(result)
+            order = ARRAYS.order(result).of_samples(parts[-1].stop)
+            whole = ARRAYS.unfilled(order, NAMES[result.dtype], result)
         samples_of(whole, part).copy_(result)
     return whole
 

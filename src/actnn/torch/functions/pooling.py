@@ -9,37 +9,30 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from actnn import kernels
-from actnn.kernels.contract import Pool
+from actnn.operations.pooling import Pooling, max_pool, max_pool_backward
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
-from actnn.torch.tensors import ARRAYS, TorchOrder
+from actnn.torch.tensors import ARRAYS, NAMES
+
+# exact training keeps an index of 64 bits for each maximum
+INDEX_BYTES = 8
 
 
 class MaxPoolFunction(Function):
     """Max pooling that keeps each maximum's position within its window."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, site: Site, pool: Pool) -> Tensor:
-        site.session.check_open()
-        batched = x.dim() == len(pool.kernel) + 2
-        ctx.site, ctx.pool, ctx.order = site, pool, ARRAYS.order(x, batched)
-        ctx.pooled = TorchOrder((*x.shape[: -len(pool.kernel)], *pool.output), pool.channels_last, batched)
-        y = ctx.pooled.unfilled(x)
-        buffer = site.session.store.allocate(ARRAYS, pool.nbytes, x)
-        planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool, buffer)
-        ctx.save_for_backward(site.store(ARRAYS, planes))
-        # exact training keeps its input, and an index of 64 bits for each maximum
-        site.keeps(ARRAYS.nbytes(planes), 8 * y.numel())
+    def forward(ctx: Any, x: Tensor, site: Site, pooling: Pooling) -> Tensor:
+        ctx.site, ctx.pooling = site, pooling
+        y, saved = max_pool(ARRAYS, x, site, pooling, INDEX_BYTES)
+        ctx.save_for_backward(saved)
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (planes,) = ctx.saved_tensors
-        backend, planes = kernels.select(ARRAYS, grad), ctx.site.session.store.get(ARRAYS, planes)
-        values = backend.max_pool_backward(ARRAYS, planes, ctx.pooled.flat(grad), ctx.pool)
-        return ctx.order.shaped(values), None, None
+        (saved,) = ctx.saved_tensors
+        return max_pool_backward(saved, grad, ctx.site, ctx.pooling), None, None
 
 
 class AveragePoolFunction(Function):
@@ -53,5 +46,5 @@ class AveragePoolFunction(Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        like = ctx.order.unfilled(grad)
+        like = ARRAYS.unfilled(ctx.order, NAMES[grad.dtype], grad)
         return torch.ops.aten.avg_pool2d_backward(grad, like, *ctx.geometry), None, None, None

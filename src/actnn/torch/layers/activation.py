@@ -1,4 +1,4 @@
-"""Activations and dropout that keep one bit an element."""
+"""Rectifiers and dropout that keep one bit an element or less."""
 
 from __future__ import annotations
 
@@ -8,57 +8,81 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actnn.format import TWO_SIDED, ZERO_EXACT
-from actnn.model.layers.activation import ActivationLayer, Call, RectifierLayer
-from actnn.torch.functions.activation import ActivationFunction, DropoutFunction
+from actnn.operations.kept import encode_mask
+from actnn.operations.rectifiers import Rectifier, rectify
+from actnn.session.tags import Tag
+from actnn.session.tensors import check_floating
+from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
 from actnn.torch.layers.base import Compressed
+from actnn.torch.tensors import ARRAYS
 
 
-class CompressedActivation(Compressed, ActivationLayer):
-    """A piecewise linear activation of torch."""
-
-    def applied(self, x: Tensor, call: Call) -> Tensor:
-        """Return the activation, recorded by autograd."""
-        return ActivationFunction.apply(x, call)
-
-
-class QReLU(CompressedActivation, RectifierLayer, nn.ReLU):
+class QReLU(Compressed, nn.ReLU):
     """``nn.ReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
 
-    plain, family = nn.ReLU, ZERO_EXACT
+    plain = nn.ReLU
 
-    def call(self, x: Tensor) -> Call:
+    def forward(self, input: Tensor) -> Tensor:
         """Return max(x, 0)."""
-        return Call(self.site, partial(F.relu, inplace=self.inplace), 0.0, self.inplace, self.code)
+        if not self.records(input):
+            return super().forward(input)
+        inplace = self.inplace
+        rectifier = Rectifier(
+            self.site,
+            F.relu_ if inplace else F.relu,
+            inplace=inplace,
+            family=ZERO_EXACT,
+            rectifies=True,
+            training=self.training,
+        )
+        return rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
 
-    def watched(self, x: Tensor) -> bool:
-        """Tell whether somebody wants to see the gradient of the input itself."""
-        return bool(x.retains_grad or x._backward_hooks)
+
+def bypassed(x: Tensor, tag: Tag) -> Tensor | None:
+    """Return max(x, 0) written over a BatchNorm's output, unless somebody wants to see the gradient of that itself."""
+    if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks:
+        return None
+    return tag.bypass.rectify(x)
 
 
-class QReLU6(CompressedActivation, nn.ReLU6):
+class QReLU6(Compressed, nn.ReLU6):
     """``nn.ReLU6`` that keeps one bit an element."""
 
     plain = nn.ReLU6
 
-    def call(self, x: Tensor) -> Call:
+    def forward(self, input: Tensor) -> Tensor:
         """Return x clipped to [0, 6]."""
-        inside = x.detach().clamp(0, 6)
+        if not self.records(input):
+            return super().forward(input)
+        check_floating(ARRAYS, input, self.site.name)
+        inside = input.detach().clamp(0, 6)
         # something positive exactly where 0 < x < 6
-        kept = self.mask(inside * (6 - inside))
-        return Call(self.site, partial(F.relu6, inplace=self.inplace), 0.0, self.inplace, self.code, kept)
+        kept = encode_mask(ARRAYS, inside * (6 - inside), self.site)
+        rectifier = Rectifier(self.site, partial(F.relu6, inplace=self.inplace), inplace=self.inplace, kept=kept)
+        return rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
 
 
-class QLeakyReLU(CompressedActivation, nn.LeakyReLU):
+class QLeakyReLU(Compressed, nn.LeakyReLU):
     """``nn.LeakyReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
 
-    plain, family = nn.LeakyReLU, TWO_SIDED
+    plain = nn.LeakyReLU
 
-    def call(self, x: Tensor) -> Call:
+    def forward(self, input: Tensor) -> Tensor:
         """Return x, or a fraction of it below zero."""
-        function = partial(F.leaky_relu, negative_slope=self.negative_slope, inplace=self.inplace)
-        # with a negative slope the output does not tell the sign of the input
-        kept = self.mask(x) if self.negative_slope < 0 else None
-        return Call(self.site, function, self.negative_slope, self.inplace, self.code, kept)
+        if not self.records(input):
+            return super().forward(input)
+        slope, inplace = self.negative_slope, self.inplace
+        rectifier = Rectifier(
+            self.site,
+            partial(F.leaky_relu, negative_slope=slope, inplace=inplace),
+            below=slope,
+            inplace=inplace,
+            family=TWO_SIDED,
+            training=self.training,
+            # with a negative slope the output does not tell the sign of the input
+            kept=encode_mask(ARRAYS, input, self.site) if slope < 0 else None,
+        )
+        return rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
 
 
 class QDropout(Compressed, nn.Dropout):
@@ -66,11 +90,8 @@ class QDropout(Compressed, nn.Dropout):
 
     plain = nn.Dropout
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` with elements dropped in training."""
-        if not (self.training and self.p > 0 and self.records(x)):
-            return super().forward(x)
-        self.check_floating(x)
-        y = DropoutFunction.apply(x, self.site, self.p, self.inplace)
-        self.site.keeps(0, self.tensors.nbytes(x))
-        return y
+    def forward(self, input: Tensor) -> Tensor:
+        """Return an input with elements dropped in training."""
+        if not (self.training and self.p > 0 and self.records(input)):
+            return super().forward(input)
+        return DropoutFunction.apply(input, self.site, self.p, self.inplace)

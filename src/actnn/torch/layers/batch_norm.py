@@ -9,76 +9,113 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from actnn.errors import ShapeError
-from actnn.model.layers.batch_norm import BatchNormLayer
-from actnn.operations import batch_norm_rules as rules
-from actnn.operations.normalization import Call
-from actnn.torch.functions.batch_norm import (
-    BatchNormFunction,
-    Bypass,
-    EntranceFunction,
-    FixedBatchNormFunction,
-    Processes,
-)
+from actnn.operations.kept import counted_once
+from actnn.operations.normalization import Normalizing, batch_norm
+from actnn.session.tensors import check_floating
+from actnn.torch.functions.batch_norm import BatchNormFunction, Bypass, FixedBatchNormFunction, Processes
 from actnn.torch.layers.base import Compressed
+from actnn.torch.tensors import ARRAYS, FLOATING
 
 
-class CompressedBatchNorm(Compressed, BatchNormLayer):
+class Running:
+    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
+
+    __slots__ = ("direct", "mean", "momentum", "variance")
+
+    def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
+        self.mean, self.variance, self.momentum = mean, variance, momentum
+        alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
+        self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
+
+    def correction(self, count: int) -> float:
+        """Return by what the variance of so many values is multiplied: torch averages that of a sample."""
+        return count / max(1, count - 1)
+
+    def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Average new statistics in."""
+        for running, new in ((self.mean, mean), (self.variance, variance * self.correction(count))):
+            running.copy_((1.0 - self.momentum) * running + self.momentum * new)
+
+
+class CompressedBatchNorm(Compressed):
     """BatchNorm of torch, of any rank."""
 
-    def check_rank(self, x: Tensor) -> None:
-        """Raise torch's error where an input has the wrong number of axes."""
-        self._check_input_dim(x)
+    normalizes = True
 
-    def check_single(self, x: Tensor) -> None:
-        """Raise a typed error: torch refuses one value a channel."""
-        raise ShapeError(
-            f"{self.site.name!r} was given one value a channel (shape {tuple(x.shape)}), whose variance means "
-            "nothing: train it with larger batches, or put it into eval()."
-        )
+    def forward(self, input: Tensor) -> Tensor:
+        """Return an input normalised: by the batch in training, by the running statistics in evaluation."""
+        processes = self.processes()
+        if processes is None and not self.records(input):
+            return super().forward(input)
+        self._check_input_dim(input)
+        site = self.site
+        check_floating(ARRAYS, input, site.name)
+        if not self.training:
+            exact_bytes = counted_once(ARRAYS, input, site)
+            if self.running_mean is None:
+                site.keeps(exact_bytes, exact_bytes)
+                return super().forward(input)
+            site.keeps(0, exact_bytes)
+            return FixedBatchNormFunction.apply(
+                input, self.weight, self.bias, self.running_mean, self.running_var, self.eps, site
+            )
+        order = ARRAYS.order(input)
+        self.check_channels(input)
+        if processes is None and input.numel() == order.channels.count:
+            raise ShapeError(
+                f"{site.name!r} was given one value a channel (shape {tuple(input.shape)}), whose variance means "
+                "nothing: train it with larger batches, or put it into eval()."
+            )
+        running = self.running()
+        y = batch_norm(ARRAYS, input, order, site, self.eps, running, processes, self.exact, self.normalized)
+        if y is None:
+            return super().forward(input)
+        if running is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        return y
 
-    def features(self) -> int:
-        """Return the number of channels."""
-        return self.num_features
+    def records(self, x: Tensor) -> bool:
+        """Tell whether codes are to serve this call's gradient."""
+        return self.site.session.policy.compress_batch_norm and super().records(x)
 
-    def epsilon(self) -> float:
-        """Return what is added to the variance."""
-        return self.eps
+    def processes(self) -> Processes | None:
+        """Return the processes that share the statistics of this call; None where there are no others."""
+        return None
 
-    def uses_running_statistics(self) -> bool:
-        """Tell whether this call normalises by the running statistics."""
-        return not self.training and self.running_mean is not None
+    def check_channels(self, x: Tensor) -> None:
+        """Raise a typed error unless ``x`` has as many channels as this layer."""
+        if x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: "
+                f"expected {self.num_features} channels."
+            )
 
-    def fixed(self, x: Tensor) -> Tensor:
-        """Return ``x`` normalised by the running statistics."""
-        statistics = (self.running_mean, self.running_var, self.eps)
-        return FixedBatchNormFunction.apply(x, self.weight, self.bias, *statistics, self.site)
+    def running(self) -> Running | None:
+        """Return the running statistics where this call is to average them as the plain layer does."""
+        if not self.track_running_stats or self.running_mean is None:
+            return None
+        factor = self.momentum
+        if factor is None:
+            # as torch's own: without a number of batches there is no average over them
+            tracked = self.num_batches_tracked
+            factor = 0.0 if tracked is None else 1.0 / (float(tracked) + 1.0)
+        return Running(self.running_mean, self.running_var, factor)
 
     def exact(self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return ``x`` normalised by given statistics."""
         return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, self.eps)
 
-    def normalized(self, x: Tensor, call: Call) -> Tensor:
-        """Return ``x`` normalised by the batch, recorded by autograd."""
-        return BatchNormFunction.apply(x, self.weight, self.bias, call)
-
-    def bypass(self, x: Tensor, call: Call) -> Bypass:
-        """Return what an in-place ReLU needs to take the gradient past this layer."""
-        entrance = EntranceFunction.apply(x) if x.requires_grad else x.new_empty(1).expand(x.shape)
-        return Bypass(entrance, self.weight, self.bias, call.backward, call.saved)
-
-    def track(self, statistics: rules.Statistics) -> None:
-        """Update the running statistics as the plain layer does."""
-        if not (self.training and self.track_running_stats) or self.running_mean is None:
-            return
-        factor = self.momentum
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            factor = 1.0 / float(self.num_batches_tracked) if factor is None else factor
-        # as torch's own: without a number of batches there is no average over them
-        factor = 0.0 if factor is None else factor
-        unbiased = statistics.variance * (statistics.count / max(1, statistics.count - 1))
-        self.running_mean.copy_(rules.running(self.running_mean, statistics.mean, factor))
-        self.running_var.copy_(rules.running(self.running_var, unbiased, factor))
+    def normalized(self, x: Tensor, call: Normalizing) -> tuple[Tensor, Bypass | None]:
+        """Return ``x`` normalised by the batch, recorded by autograd, and a way past this layer where ReLU may come."""
+        weight, bias = self.weight, self.bias
+        # only a rectifier reads sides
+        expected = call.shared is None and not call.plan.family.affine
+        y, entrance = BatchNormFunction.apply(x, weight, bias, call, expected)
+        if entrance is None or call.backward is None:
+            return y, None
+        if not x.requires_grad:
+            entrance = entrance.detach()
+        return y, Bypass(entrance, weight, bias, call.backward, call.saved)
 
 
 class QBatchNorm1d(CompressedBatchNorm, nn.BatchNorm1d):

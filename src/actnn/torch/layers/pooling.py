@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 from actnn.errors import ShapeError
 from actnn.kernels.contract import Pool
-from actnn.operations.pooling import pooled_size
+from actnn.operations.kept import counted_once
+from actnn.operations.pooling import Pooling, pooled_size
+from actnn.session.tensors import check_floating
 from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction
 from actnn.torch.layers.base import Compressed
+from actnn.torch.tensors import ARRAYS, TorchOrder
 
 
 class CompressedMaxPool(Compressed):
@@ -24,27 +27,38 @@ class CompressedMaxPool(Compressed):
         """Return why a plain layer of this kind stays as it is; None where it is converted."""
         return "it returns indices" if layer.return_indices else None
 
-    def forward(self, x: Tensor) -> Any:
-        """Return the maxima of ``x``; with ``return_indices`` the layer works as the plain one."""
+    def forward(self, input: Tensor) -> Any:
+        """Return the maxima of an input; with ``return_indices`` the layer works as the plain one."""
+        x = input
         if self.return_indices or not self.records(x):
             return super().forward(x)
-        self.check_floating(x)
+        sizes = (self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+        key = ARRAYS.form(x), sizes
+        pooling = self.site.plans.get(key)
+        if pooling is None:
+            self.check_input(x)
+            pooling = self.site.remember(key, self.pooling(x))
+        return MaxPoolFunction.apply(x, self.site, pooling)
+
+    def check_input(self, x: Tensor) -> None:
+        """Raise a typed error unless ``x`` is what this layer takes."""
+        check_floating(ARRAYS, x, self.site.name)
         if x.dim() not in (self.rank + 1, self.rank + 2):
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: "
                 f"expected {self.rank + 1} axes, or {self.rank + 2} with a batch axis."
             )
-        self.site.keeps(0, self.counts_exact(x))
-        return MaxPoolFunction.apply(x, self.site, self.pool(x))
 
-    def pool(self, x: Tensor) -> Pool:
+    def pooling(self, x: Tensor) -> Pooling:
         """Return the geometry of pooling ``x``."""
         *batch, channels = x.shape[: -self.rank]
         space = tuple(x.shape[-self.rank :])
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation)
         geometry = [each_axis(size, self.rank) for size in sizes]
         output = tuple(pooled_size(*axis, self.ceil_mode) for axis in zip(space, *geometry, strict=True))
-        return Pool(math.prod(batch), channels, space, output, *geometry, self.tensors.order(x).channels_last)
+        order = ARRAYS.order(x, bool(batch))
+        pool = Pool(math.prod(batch), channels, space, output, *geometry, order.channels_last)
+        return Pooling(order, TorchOrder((*batch, channels, *output), order.channels_last, bool(batch)), pool)
 
 
 class QMaxPool1d(CompressedMaxPool, nn.MaxPool1d):
@@ -70,10 +84,10 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
 
     plain = nn.AvgPool2d
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the means of ``x``."""
-        if not self.records(x):
-            return super().forward(x)
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the means of an input."""
+        if not self.records(input):
+            return super().forward(input)
         sizes = (self.kernel_size, self.stride, self.padding)
         geometry = (
             *(each_axis(size, 2) for size in sizes),
@@ -81,8 +95,8 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
             self.count_include_pad,
             self.divisor_override,
         )
-        self.site.keeps(0, self.counts_exact(x))
-        return AveragePoolFunction.apply(x, self.site, super().forward, geometry)
+        self.site.keeps(0, counted_once(ARRAYS, input, self.site))
+        return AveragePoolFunction.apply(input, self.site, super().forward, geometry)
 
 
 def each_axis(size: int | tuple[int, ...], rank: int) -> tuple[int, ...]:

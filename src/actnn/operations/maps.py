@@ -1,4 +1,12 @@
-"""Convolution and linear layers: how a BatchNorm behind one finds it, and what noise does to its weights."""
+"""Linear maps: linear layers and convolutions of every kind.
+
+Keeps: a code of the input, whoever made it. Where a code of that tensor is there already, nothing of its own.
+Shares: its code with everybody who reads the same tensor.
+Reads in backward: the decoded input for the gradient of the weight, and nothing for the gradient of the input.
+Noise: sample n of the code adds c |g_n|² E_n to the variance of the weight's gradient, g being the gradient of the
+output, E_n the energy of the code's noise and c the map's coefficient (``planning.noise``). A BatchNorm that reads the
+output also hands noise down to this map; ``Transfer`` tells how much reaches its weight.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +16,9 @@ from collections.abc import Callable
 import numpy as np
 
 from actnn.kernels.contract import Array
-from actnn.model.layers.base import CompressedLayer
 from actnn.operations.kept import on_host
 from actnn.planning.noise import Transfer
-from actnn.session import tagging
+from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
 # positions over which the statistics of a layer's transfer are averaged, and the variance of a channel that has none
@@ -19,21 +26,18 @@ ENOUGH_POSITIONS = 2048
 LEAST_VARIANCE = 1e-12
 
 
-class MapLayer(CompressedLayer):
-    """A layer that is linear in its input, of which it keeps a code."""
+def note_source(tensors: Tensors, site: Site, y: Array, measure: Callable[[], Transfer]) -> None:
+    """Let a BatchNorm that reads ``y`` find the map that made it, and how that map hands noise on to its weights.
 
-    weight: Array
-
-    def is_source(self, y: Array, measure: Callable[[], Transfer]) -> None:
-        """Let a BatchNorm that reads ``y`` find this layer, and how this layer hands noise on to its weights."""
-        planner = self.site.session.planner
-        if planner.active and self.training and self.tensors.wants_gradient(self.weight):
-            tagging.set_source(self.tensors, y, self.site)
-            if self.site.transfer is None or planner.is_time(self.site):
-                transfer = measure()
-                # a batch that overflows tells nothing
-                if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
-                    self.site.transfer = transfer
+    Called in training, where the weight learns and widths are planned.
+    """
+    planner = site.session.planner
+    site.session.tags.current(tensors, y, tensors.form(y)).source = site
+    if site.transfer is None or planner.is_time(site):
+        transfer = measure()
+        # a batch that overflows tells nothing
+        if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
+            site.transfer = transfer
 
 
 def transfer_of(tensors: Tensors, rows_of_channels: Array, patch: float) -> Transfer:

@@ -1,0 +1,53 @@
+"""Compressed layers: a site, and the way from a plain layer to this one and back."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from actnn.kernels.contract import Array
+from actnn.session.session import Session
+from actnn.session.site import Site
+from actnn.session.tensors import Tensors
+from actnn.settings import config
+
+
+class CompressedLayer:
+    """A layer that keeps codes: a door to an operation.
+
+    A front end's layer derives from this class first and from its ``plain`` counterpart last.
+    """
+
+    plain: ClassVar[type[Any]]
+    tensors: ClassVar[Tensors]
+    normalizes: ClassVar[bool] = False
+    site: Site
+    training: bool
+
+    def __init__(self, *args: Any, group: int = 0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.begin_alone(group)
+
+    def begin_alone(self, group: int = 0) -> None:
+        """Give a layer that was made by hand a session of its own, until QModule takes it in."""
+        session = Session(config.policy(), stream=config.next_stream())
+        self.site = session.site(type(self).__name__, type(self).__name__, group, self.normalizes)
+
+    @classmethod
+    def adopt(cls, layer: Any, site: Site) -> None:
+        """Turn a plain layer into this one; parameters, buffers, hooks and everything that refers to it stay."""
+        layer.__class__ = cls
+        layer.site = site
+
+    def release(self) -> None:
+        """Turn this layer back into the plain one."""
+        del self.site
+        self.__class__ = self.plain
+
+    @classmethod
+    def reason_to_leave(cls, layer: Any) -> str | None:
+        """Return why a plain layer of this kind stays as it is; None where it is converted."""
+        return None
+
+    def records(self, x: Array) -> bool:
+        """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
+        raise NotImplementedError

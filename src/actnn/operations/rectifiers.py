@@ -1,0 +1,122 @@
+"""Rectifiers: piecewise linear functions of slope 1 where a mask holds and another slope elsewhere.
+
+Keeps: nothing where the code of its input tells signs; else a code of its output where maps read that; else one bit an
+element.
+Shares: a BatchNorm's code with its producer and its readers, or a code of its output with its readers.
+Reads in backward: the side of each word, ``word >= N``, which is exactly the mask.
+Noise: none of its own, the mask is lossless.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from actnn.format import Family
+from actnn.kernels.contract import Array
+from actnn.operations.kept import Kept, counted_once, encode, encode_mask
+from actnn.session.site import Readers, Site
+from actnn.session.tags import Tag
+from actnn.session.tensors import Tensors, check_floating
+
+
+class Rectifier:
+    """One call of a rectifier, of slope 1 where its mask holds and ``below`` elsewhere.
+
+    ``function`` computes it. ``family`` is that of a code of the output from which the mask can be read, None where
+    there is none; ``rectifies`` tells that the output is the positive part of the input. The mask is read from
+    ``kept``, a code of the input; where there is none, from what ``code`` makes of the output.
+    """
+
+    __slots__ = ("below", "code", "family", "function", "inplace", "kept", "readers", "rectifies", "site", "training")
+
+    def __init__(
+        self,
+        site: Site,
+        function: Callable[[Array], Array],
+        *,
+        below: float = 0.0,
+        inplace: bool = False,
+        family: Family | None = None,
+        rectifies: bool = False,
+        training: bool = True,
+        kept: Kept | None = None,
+        code: Callable[[Array], Kept] | None = None,
+    ) -> None:
+        self.site, self.function, self.below, self.inplace = site, function, below, inplace
+        self.family, self.rectifies, self.training = family, rectifies, training
+        self.kept, self.code = kept, code
+        self.readers: Readers | None = None
+
+    def keep_output(self, tensors: Tensors, y: Array) -> Kept:
+        """Return a code of the output that also tells its sign, where it has readers; else of its mask."""
+        if self.code is not None:
+            return self.code(y)
+        # in evaluation nobody reads codes of others
+        if self.training and self.family is not None and self.site.codes_output(self.family):
+            kept = encode(tensors, y, tensors.form(y), self.site, self.family)
+            if kept is not None:
+                return kept
+        return encode_mask(tensors, y, self.site)
+
+
+def rectify(
+    tensors: Tensors,
+    x: Array,
+    rectifier: Rectifier,
+    apply: Callable[[Array, Rectifier], Array],
+    bypassed: Callable[[Array, Tag], Array | None] | None = None,
+) -> Array:
+    """Return the rectifier of ``x``; its mask comes from the code of ``x`` where that tells signs.
+
+    ``apply`` computes it, recorded by autograd. ``bypassed`` may return the result in another way, in which one
+    backward serves a BatchNorm and the rectifier that overwrites its output.
+    """
+    site = rectifier.site
+    check_floating(tensors, x, site.name)
+    tag = site.session.tags.find(tensors, x, tensors.form(x))
+    if tag is not None and tag.owner is not None and tag.readers is not None and rectifier.kept is None:
+        # a producer that is asked for signs in vain will provide them in the next step
+        tag.readers.sides = True
+        if tag.kept is not None and tag.kept.reading.signed:
+            return shared(tensors, x, rectifier, tag, apply, bypassed)
+    readers = rectifier.readers = Readers()
+    y = apply(x, rectifier)
+    kept = rectifier.kept
+    assert kept is not None
+    site.keeps(0, tag_output(tensors, y, kept if kept.reading.signed else None, site, readers))
+    return y
+
+
+def shared(tensors: Tensors, x: Array, rectifier: Rectifier, tag: Tag, apply: Any, bypassed: Any) -> Array:
+    """Return the rectifier of ``x``, its mask read from the code that the tag of ``x`` holds."""
+    owner, kept, readers = tag.owner, tag.kept, tag.readers
+    assert owner is not None
+    assert readers is not None
+    y = None
+    if rectifier.inplace and bypassed is not None and tag.bypass is not None:
+        y = bypassed(x, tag)
+    if y is None:
+        rectifier.kept = kept
+        y = apply(x, rectifier)
+    if rectifier.rectifies:
+        exact_bytes = tag_output(tensors, y, kept.rectified(), owner, readers)
+    else:
+        exact_bytes = counted_once(tensors, y, rectifier.site)
+    owner.read_by(rectifier.site, exact_bytes)
+    return y
+
+
+def tag_output(tensors: Tensors, y: Array, kept: Kept | None, owner: Site, readers: Readers, bypass: Any = None) -> int:
+    """Let readers of an output find its code, or tell that they would have read it; return its uncounted bytes."""
+    session = owner.session
+    tag = session.tags.current(tensors, y, tensors.form(y))
+    if session.policy.share_codes and tensors.recorded(y):
+        tag.kept, tag.owner, tag.readers, tag.bypass = kept, owner, readers, bypass
+        if bypass is not None:
+            tag.result = weakref.ref(y)
+    if tag.counted:
+        return 0
+    tag.counted = True
+    return tensors.nbytes(y)

@@ -1,0 +1,51 @@
+"""What training tells of one place that makes codes, and what it may spend of the budget."""
+
+from __future__ import annotations
+
+from actnn.format import MAX_BITS, TWO_SIDED, ZERO_EXACT, Family
+from actnn.planning.noise import Floats, Transfer
+
+
+class Learnt:
+    """What planning knows of one site; a session's sites derive from it.
+
+    ``bits`` is the average width that the settings ask for, ``adaptive`` tells whether samples of a code may differ in
+    width. What training tells is smoothed over steps: ``gradient``, the mean squared gradient norm that the site reads
+    codes with, and ``weights``, what noise in its own codes costs by the sides of their values. ``share`` is the family
+    and the average width that it was given of the budget. ``transfer`` is how a map hands noise on to its weights,
+    ``below`` the map whose output a BatchNorm reads, and ``handed_down`` what noise in the BatchNorm costs it, found
+    with the ``transfer`` that the BatchNorm then remembers.
+    """
+
+    def __init__(self, name: str, index: int, group: int, bits: float, adaptive: bool) -> None:
+        self.name, self.index, self.group = name, index, group
+        self.bits, self.adaptive = bits, adaptive
+        self.gradient: float | None = None
+        self.weights: Floats | None = None
+        self.share: tuple[Family, float] | None = None
+        self.transfer: Transfer | None = None
+        self.below: Learnt | None = None
+        self.handed_down: float | None = None
+
+    def asked(self, family: Family) -> float:
+        """Return the planes that the settings ask of a code of this family, on average."""
+        return min(self.bits + signs(family, self.bits), MAX_BITS)
+
+    def planes(self, family: Family) -> float:
+        """Return the planes of the next code, on average: the site's share of the budget where it was given one."""
+        if self.share is None:
+            return self.asked(family)
+        of, planes = self.share
+        return min(max(planes + signs(family, self.bits) - signs(of, self.bits), family.least_bits), MAX_BITS)
+
+
+def signs(family: Family, bits: float) -> float:
+    """Return the part of a code's width that serves a ReLU's mask rather than values of ``bits`` bits.
+
+    A two-sided code has one plane more than an affine one of the same fineness. A zero-exact code serves its mask
+    without, but cannot do with less than its least width.
+    """
+    # by value: a copied or unpickled session has families of its own
+    if family == TWO_SIDED:
+        return 1.0
+    return max(0.0, ZERO_EXACT.least_bits - bits) if family == ZERO_EXACT else 0.0

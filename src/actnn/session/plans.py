@@ -1,0 +1,96 @@
+"""Plans: what is decided once for each form of tensor that a site codes, so that a step only looks it up."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from actnn import kernels
+from actnn.format import Family, Layout, uniform_layout
+from actnn.kernels.contract import Array, Backend
+from actnn.planning.learnt import signs
+from actnn.planning.records import Record
+from actnn.session.site import Site
+from actnn.session.tensors import Form, Order, Tensors
+
+
+class CodePlan:
+    """How one site codes tensors of one form: their order, the kernels that serve them, and the size of a code.
+
+    ``smaller`` tells that a code, of the family ``smallest``, is smaller than the tensor itself. ``direct`` tells that kernels read the tensor as it
+    lies; otherwise it is flattened first. ``planes`` holds for the planner's ``epoch``.
+    """
+
+    __slots__ = (
+        *("backend", "direct", "elements", "epoch", "exact_bytes", "family", "layout", "order"),
+        *("planes", "signs", "site", "smaller"),
+    )
+
+    def __init__(self, tensors: Tensors, site: Site, x: Array, order: Order, family: Family, smallest: Family) -> None:
+        samples, elements = order.rows
+        self.site, self.order, self.family = site, order, family
+        self.backend: Backend = kernels.select(tensors, x)
+        self.direct = self.backend.any_shape and order.dense(x)
+        self.exact_bytes = tensors.nbytes(x)
+        self.elements = samples * elements
+        self.signs = signs(family, site.bits) * self.elements
+        self.layout = self._average(family)
+        self.smaller = self._average(smallest).nbytes < self.exact_bytes
+        self.epoch, self.planes = -1, self.layout.planes
+
+    def _average(self, family: Family) -> Layout:
+        """Return the layout of a code at the average width, of which planning may make another."""
+        width, rounding = math.ceil(self.site.asked(family)), self.site.session.policy.rounding
+        return uniform_layout(*self.order.rows, family, width, rounding)
+
+    def record(self) -> Record | None:
+        """Return the record of the next code where widths are planned."""
+        planner = self.site.session.planner
+        if not planner.active:
+            return None
+        layout = self.layout
+        if self.epoch != planner.epoch or planner.budget is not None:
+            self.planes = planner.planes(self.site, layout.samples, layout.elements, self.family)
+            self.epoch = planner.epoch
+        return planner.record(self.site, layout, self.planes)
+
+    def encode(self, tensors: Tensors, x: Array) -> tuple[Array, Layout, Record | None]:
+        """Return a code of ``x``, its layout, and its record where widths are planned."""
+        site, record = self.site, self.record()
+        session = site.session
+        session.check_open()
+        if record is None:
+            layout, division = self.layout, None
+        else:
+            layout, division = record.layout, session.planner.division(record)
+        buffer = session.store.allocate(tensors, layout.nbytes, x)
+        values = x if self.direct else self.order.flat(x)
+        if session.watch is None:
+            self.backend.encode(tensors, values, layout, session.key(site), buffer, division)
+        else:
+            work = partial(self.backend.encode, tensors, values, layout, session.key(site), buffer, division)
+            session.watch(site, "encode", work)
+        return buffer, layout, record
+
+    def account(self, layout: Layout, more_bytes: int = 0, exact_bytes: int = 0) -> None:
+        """Add a code, and what is kept beside it, to the account of the site."""
+        planes = layout.planes * layout.elements
+        self.site.keeps_code(self.elements, planes, self.signs, layout.nbytes + more_bytes, exact_bytes)
+
+
+def code_plan(
+    tensors: Tensors,
+    site: Site,
+    x: Array,
+    form: Form,
+    family: Family,
+    order: Order | None = None,
+    smallest: Family | None = None,
+) -> CodePlan:
+    """Return the plan of a site's codes of tensors of a form; ``order`` says what the tensor does not tell itself."""
+    key = form, family.name, order is not None and order.channels_last
+    plan: CodePlan | None = site.plans.get(key)
+    if plan is None:
+        order = order or tensors.order(x, batched=len(x.shape) > 1)
+        plan = site.remember(key, CodePlan(tensors, site, x, order, family, smallest or family))
+    return plan
