@@ -63,7 +63,7 @@ class Reading:
             return tensors.cast(x if samples is None or not order.batched else x[samples.start : samples.stop], dtype)
         affine = None
         if self.normalized:
-            code, gamma, beta, constants = saved
+            _, gamma, beta, constants = saved
             threshold = None if self.layout.family.affine else constants[THRESHOLD_ROW]
             affine = OutputAffine(order.channels, gamma, beta, threshold)
         if samples is not None:

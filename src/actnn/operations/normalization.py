@@ -264,7 +264,7 @@ def gradients(
 
 
 def observed(state: Backward) -> tuple[Span | None, int]:
-    """Return room for the energies of the gradient where the planner wants them, and which groups they are read from."""
+    """Return room for the gradient's energies where the planner wants them, and which groups tell them."""
     planner = state.site.session.planner
     if state.record is None or not planner.observing:
         return None, 1

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from actnn.amounts import readable
 from actnn.errors import BudgetError
+from actnn.format import FAMILIES
 from actnn.planning.learnt import Learnt
+from actnn.planning.plain import Plain, plain_array
 from actnn.planning.problem import Demand, Widths
-from actnn.planning.records import Record, set_shares
+from actnn.planning.records import Record, known, set_shares
 from actnn.planning.solvers import allocate_jointly
 
 # sums of averages are cut to whole planes; what that leaves is nothing to plan anew for
@@ -40,11 +42,9 @@ class MemoryBudget:
         ``settled`` tells that no site will change its kind of code any more.
         """
         planes = sum(record.layout.nbytes - record.layout.planes_offset for record, _ in chosen)
-        self._chosen, self._fixed = list(chosen), max(0, kept_bytes + self.other_bytes - planes)
+        self._take(chosen)
+        self._fixed = max(0, kept_bytes + self.other_bytes - planes)
         self._scale, self._settled = None, settled
-        self._sizes = {}
-        for record, _ in chosen:
-            self._sizes.setdefault(record.site, []).append(record.layout.samples * record.layout.elements)
 
     def forward_begins(self) -> None:
         """Note that no site has made a code yet."""
@@ -83,6 +83,43 @@ class MemoryBudget:
             if chosen[0].site not in self._coded
         ]
         set_shares([chosen for chosen, _ in planned], [width for _, width in planned])
+
+    def state(self) -> Plain:
+        """Return, between steps, all that the next ones depend on; sites are named by index."""
+        return {
+            "limit": self.limit,
+            "measuring": self.measuring,
+            "other_bytes": self.other_bytes,
+            "fixed": self._fixed,
+            "scale": self._scale,
+            "settled": self._settled,
+            "coded": sorted(site.index for site in self._coded),
+            "chosen": [record.state() | {"demand": state_of(demand)} for record, demand in self._chosen],
+        }
+
+    def load(self, state: Plain, sites: Sequence[Learnt]) -> None:
+        """Go on where another budget of the same limit was."""
+        self.limit, self.measuring, self.other_bytes = state["limit"], state["measuring"], state["other_bytes"]
+        self._fixed, self._scale, self._settled = state["fixed"], state["scale"], state["settled"]
+        self._coded = {sites[index] for index in state["coded"]}
+        chosen = [(Record.of(each, sites, None), demand_of(each["demand"])) for each in state["chosen"]]
+        self._take(chosen)
+
+    def _take(self, chosen: Sequence[tuple[Record, Demand]]) -> None:
+        self._chosen, self._sizes = list(chosen), {}
+        for record, _ in chosen:
+            self._sizes.setdefault(record.site, []).append(record.layout.samples * record.layout.elements)
+
+
+def state_of(demand: Demand) -> Plain:
+    """Return a demand as plain data."""
+    sides = {"negative": plain_array(demand.negative), "positive": plain_array(demand.positive)}
+    return {"family": demand.family.name, "cost": demand.cost} | sides
+
+
+def demand_of(state: Plain) -> Demand:
+    """Return the demand that plain data stand for."""
+    return Demand(FAMILIES[state["family"]], state["cost"], known(state["negative"]), known(state["positive"]))
 
 
 class MemoryBudgetError(BudgetError):

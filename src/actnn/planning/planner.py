@@ -27,6 +27,7 @@ from actnn.kernels.contract import DividedLayout, Division
 from actnn.planning.budget import MemoryBudget
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, handed_down, rounding_factor
+from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand
 from actnn.planning.records import SIDES, Handing, Observation, Record, set_shares, together
 from actnn.planning.samples import Indices, SampleNorms
@@ -289,9 +290,66 @@ class Planner:
                 self.norms.update(indices, np.mean(relative, axis=0))
         self._batch_norms = None
 
+    def state(self) -> Plain:
+        """Return, between steps, all that the next ones depend on; sites are named by index."""
+        records = self.records
+        batches: list[Indices] = []
+        of_records = [record.state() | {"batch": numbered(batches, record.indices)} for record in records]
+        indices = numbered(batches, self.indices)
+        return {
+            "steps": self._steps,
+            "coding": self._coding,
+            "sound": self._sound,
+            "handed_down": self.handed_down,
+            "norms": self.norms.state(),
+            "batches": [plain_array(batch) for batch in batches],
+            "indices": indices,
+            "records": of_records,
+            "gradients": [[site.index, total, count] for site, (total, count) in self._gradients.items()],
+            "sharing": sorted(site.index for site in self._sharing),
+            "left_over": [[group, left] for group, left in self._left_over.items()],
+            "added": [[site.index, *rows, planes] for (site, *rows), planes in self._added.items()],
+            "budget": None if self.budget is None else self.budget.state(),
+        }
+
+    def load(self, state: Plain, sites: Sequence[Learnt]) -> None:
+        """Go on where another planner of the same sites was."""
+        batches = [array_of(batch) for batch in state["batches"]]
+
+        def batch(number: int | None) -> Indices | None:
+            return None if number is None else batches[number]
+
+        self._pending, self._predictions, self._batch_norms = [], None, None
+        self._steps, self._coding, self._sound = state["steps"], state["coding"], state["sound"]
+        self.handed_down, self.indices = state["handed_down"], batch(state["indices"])
+        self.norms.load(state["norms"])
+        self._observed = {}
+        for each in state["records"]:
+            record = Record.of(each, sites, batch(each["batch"]))
+            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
+        self._gradients = {sites[index]: (total, count) for index, total, count in state["gradients"]}
+        self._sharing = {sites[index] for index in state["sharing"]}
+        self._left_over = dict(state["left_over"])
+        self._added = {(sites[index], samples, elements): planes for index, samples, elements, planes in state["added"]}
+        if self.budget is not None:
+            self.budget.load(state["budget"], sites)
+        self.epoch += 1
+        self._decide_observing()
+
     def __getstate__(self) -> dict[str, Any]:
         self.settle()
         return self.__dict__
+
+
+def numbered(batches: list[Indices], indices: Indices | None) -> int | None:
+    """Return the place of a batch in a list, where it is put if need be: several records share one."""
+    if indices is None:
+        return None
+    for place, batch in enumerate(batches):
+        if batch is indices:
+            return place
+    batches.append(indices)
+    return len(batches) - 1
 
 
 def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Learnt]:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from actnn.format import Family, Layout
+from actnn.format import FAMILIES, Family, Layout, Rounding
 from actnn.kernels.contract import DividedLayout, Span
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, noise_of_widths
+from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand, Widths
 from actnn.planning.samples import Indices
 
@@ -47,11 +48,40 @@ class Record:
             self._ranges = self.layout.block.ranges.astype(np.float64)
         return self._ranges
 
+    @property
+    def fixed_layout(self) -> Layout:
+        """The layout, apart from memory of this process."""
+        layout = self.layout
+        return Layout(layout.samples, layout.elements, layout.family, 0, layout.rounding, layout.sample_bits)
+
+    def state(self) -> Plain:
+        """Return the record as plain data; sites are named by index, and the batch is left to the planner."""
+        layout = self.fixed_layout
+        return {
+            "site": self.site.index,
+            "family": layout.family.name,
+            "elements": layout.elements,
+            "rounding": layout.rounding.name,
+            "widths": list(layout.sample_bits or ()),
+            "ranges": plain_array(self.ranges),
+            "weights": plain_array(self.weights),
+            "relative": [plain_array(each) for each in self.relative],
+        }
+
+    @classmethod
+    def of(cls, state: Plain, sites: Sequence[Learnt], indices: Indices | None) -> Record:
+        """Return the observed record that plain data stand for."""
+        widths = tuple(state["widths"])
+        family, rounding = FAMILIES[state["family"]], Rounding[state["rounding"]]
+        layout = Layout(len(widths), state["elements"], family, 0, rounding, widths)
+        record = cls(sites[state["site"]], layout, indices)
+        record._ranges, record.weights = known(state["ranges"]), known(state["weights"])
+        record.relative, record.observed = [known(each) for each in state["relative"]], True
+        return record
+
     def __getstate__(self) -> dict[str, Any]:
         # what points into memory of this process is taken out of it
-        layout = self.layout
-        fixed = Layout(layout.samples, layout.elements, layout.family, 0, layout.rounding, layout.sample_bits)
-        state = {"_ranges": self.ranges, "layout": fixed}
+        state = {"_ranges": self.ranges, "layout": self.fixed_layout}
         return {name: getattr(self, name) for name in self.__slots__} | state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -74,6 +104,14 @@ class Record:
         felt: Floats = self.ranges @ (columns[:, None] * SIDES)
         noise: Floats = factor * (of_side * felt).sum(1)
         return noise
+
+
+def known(plain: Plain | None) -> Floats:
+    """Return an array that must be there."""
+    array = array_of(plain)
+    if array is None:
+        raise ValueError("an array is missing")
+    return array
 
 
 class Observation:

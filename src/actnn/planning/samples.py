@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actnn.errors import ConfigError
+from actnn.planning.plain import Plain, array_of, plain_array
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,6 +44,15 @@ class SampleNorms:
             self._norms = grown
         old = self._norms[indices]
         self._norms[indices] = np.where(np.isnan(old), norms, MEMORY * old + (1.0 - MEMORY) * norms)
+
+    def state(self) -> Plain | None:
+        """Return all numbers as plain data."""
+        return plain_array(self._norms)
+
+    def load(self, state: Plain | None) -> None:
+        """Take the numbers that ``state`` returned."""
+        norms = array_of(state)
+        self._norms = np.empty(0, np.float32) if norms is None else norms
 
 
 def check_indices(given: Any, num_samples: int | None) -> Indices:

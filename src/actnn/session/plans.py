@@ -17,8 +17,8 @@ from actnn.session.tensors import Form, Order, Tensors
 class CodePlan:
     """How one site codes tensors of one form: their order, the kernels that serve them, and the size of a code.
 
-    ``smaller`` tells that a code, of the family ``smallest``, is smaller than the tensor itself. ``direct`` tells that kernels read the tensor as it
-    lies; otherwise it is flattened first. ``planes`` holds for the planner's ``epoch``.
+    ``smaller`` tells that a code, of the family ``smallest``, is smaller than the tensor itself. ``direct`` tells that
+    kernels read the tensor as it lies; otherwise it is flattened first. ``planes`` holds for the planner's ``epoch``.
     """
 
     __slots__ = (

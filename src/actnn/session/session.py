@@ -195,6 +195,20 @@ class Session:
     def _kept_bytes(self) -> int:
         return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)
 
+    def progress(self) -> dict[str, Any]:
+        """Return, as plain data, where in its steps the session is."""
+        return {
+            "seed": self.seed,
+            "step": self._step,
+            "backward_seen": self._backward_seen,
+            "whole": self._whole,
+        }
+
+    def load_progress(self, progress: Mapping[str, Any]) -> None:
+        """Go on where ``progress`` was taken."""
+        self.seed, self._step = progress["seed"], progress["step"]
+        self._backward_seen, self._whole = progress["backward_seen"], progress["whole"]
+
     def state_dict(self) -> dict[str, Any]:
         """Return, between steps, all that the next ones depend on, as plain data."""
         return state_of(self)

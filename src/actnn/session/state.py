@@ -1,112 +1,154 @@
 """A session's state as plain data: what a checkpoint holds beside weights, so that training goes on bit for bit.
 
 Plain data are None, numbers, strings, lists, and dictionaries with strings for keys: any format stores them, and
-reading them runs no code. Whatever is neither one of these nor a list is a dictionary of one entry, the name of its
-kind and what it holds; an array is its type, shape and bytes. Arrays and objects, which may be met several times and
-must stay one, lie in a list of their own and are named by their place in it; sites are named by their index.
+reading them runs no code. Every part of a session says itself which entries its state has; sites are named by index. The
+format has a version, and states of older versions are read for ever (``session.old_states``).
 """
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from actnn.errors import SessionError
-from actnn.format import Family, Layout, Rounding
-from actnn.planning.budget import MemoryBudget
+from actnn.format import FAMILIES
 from actnn.planning.noise import Transfer
-from actnn.planning.planner import Planner
-from actnn.planning.problem import Demand
-from actnn.planning.records import Record
-from actnn.planning.samples import SampleNorms
+from actnn.planning.plain import Plain, array_of, plain_array
+from actnn.planning.records import known
+from actnn.session.old_states import upgraded
 from actnn.session.site import Account, Readers, Site
 from actnn.settings import Policy
 
 if TYPE_CHECKING:
     from actnn.session.session import Session
 
-FORMAT = "actnn session 1"
+FORMAT = "actnn session 2"
 ADVICE = "Convert the same model with the same settings as the one that was saved."
-
-PLAIN = (type(None), bool, int, float, str)
 # settings that change neither codes nor gradients: a run may go on with others
 FREE_SETTINGS = ("swap", "swap_dir", "swap_bytes", "arena", "trim_threshold", "log_memory", "log_speed")
-
-KINDS: Mapping[str, type] = {
-    kind.__name__: kind
-    for kind in (Account, Demand, Family, Layout, MemoryBudget, Planner, Readers, Record, SampleNorms, Transfer)
-}
-# what conversion gives, or what belongs to one process
-NOT_STATE: Mapping[type, tuple[str, ...]] = {
-    Planner: ("policy",),
-    Site: ("session", "name", "kind", "index", "group", "batch_norm"),
-}
-SESSION_STATE = ("seed", "planner", "_step", "_backward_seen", "_whole")
+DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-def state_of(session: Session) -> dict[str, Any]:
+def state_of(session: Session) -> Plain:
     """Return everything by which the next steps of a session differ from those of one just made.
 
     A step must be over: its backward done, nothing of it kept any more.
     """
-    writer = Writer()
+    planner = session.planner.state()
+    transfers: list[Transfer] = []
     return {
         "format": FORMAT,
         "policy": settings_of(session.policy),
-        "names": names_of(session),
-        "session": {name: writer.plain(getattr(session, name)) for name in SESSION_STATE},
-        "sites": [writer.attributes(site) for site in session.sites],
-        "objects": writer.objects,
+        "layers": layers_of(session),
+        "progress": session.progress(),
+        "sites": [site_state(site, transfers) for site in session.sites],
+        "transfers": [{"aligned": plain_array(each.aligned), "patch": each.patch} for each in transfers],
+        "planner": planner,
     }
 
 
 def load_state(session: Session, state: Mapping[str, Any]) -> None:
     """Let a session go on where another one of the same model was; the session stays as it was where that fails."""
-    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-        raise SessionError(
-            "what was given is not the state of a session of this version: expected what session_state() returns."
-        )
-    if session.swaps_activations and state.get("names"):
+    state = current(state)
+    if session.swaps_activations and state.get("layers"):
         # its only site is made in the first forward
         session.whole_model()
     check_equal("settings", settings_of(session.policy), state.get("policy"))
-    check_equal("layers", names_of(session), state.get("names"))
+    check_equal("layers", layers_of(session), state.get("layers"))
+    before = state_of(session)
     try:
-        reader = Reader(session, state["objects"])
-        of_session = {name: reader.value(state["session"][name]) for name in SESSION_STATE}
-        of_sites = [{name: reader.value(value) for name, value in site.items()} for site in state["sites"]]
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
+        budget = state["planner"]["budget"]
+        check_equal("memory budget", limit_of(session), None if budget is None else budget["limit"])
+        take(session, state)
+    except DAMAGED as problem:
+        take(session, before)
         raise SessionError(f"the state of this session is damaged ({problem!r}): use another checkpoint.") from problem
-    planner: Planner = of_session.pop("planner")
-    check_equal("memory budget", limit_of(session.planner), limit_of(planner))
-    planner.policy = session.policy
-    session.planner = planner
-    vars(session).update(of_session)
-    for site, attributes in zip(session.sites, of_sites, strict=True):
-        vars(site).update(attributes)
     session.tags.clear()
 
 
-def settings_of(policy: Policy) -> dict[str, Any]:
+def current(state: Any) -> Mapping[str, Any]:
+    """Return a state in the present format, whatever version it has; raise SessionError for anything else."""
+    if isinstance(state, Mapping):
+        try:
+            state = upgraded(state)
+        except DAMAGED as problem:
+            raise SessionError(
+                f"the state of this session is damaged ({problem!r}): use another checkpoint."
+            ) from problem
+        if state.get("format") == FORMAT:
+            found: Mapping[str, Any] = state
+            return found
+    raise SessionError(
+        "what was given is not the state of a session that this version knows: expected what session_state() returns."
+    )
+
+
+def take(session: Session, state: Mapping[str, Any]) -> None:
+    """Give a session all that a state holds."""
+    transfers = [Transfer(known(each["aligned"]), each["patch"]) for each in state["transfers"]]
+    for site, saved in zip(session.sites, state["sites"], strict=True):
+        load_site(site, saved, session.sites, transfers)
+    session.planner.load(state["planner"], session.sites)
+    session.load_progress(state["progress"])
+
+
+def site_state(site: Site, transfers: list[Transfer]) -> Plain:
+    """Return the state of a site; the transfers that several sites know lie in a list."""
+    account = asdict(site.account)
+    return {
+        "codes": site.encoded,
+        "step": site.step,
+        "account": account,
+        "expected": asdict(site.expected),
+        "seen": None if site.seen is None else asdict(site.seen),
+        "gradient": site.gradient,
+        "weights": plain_array(site.weights),
+        "share": None if site.share is None else [site.share[0].name, site.share[1]],
+        "transfer": place_of(site.transfer, transfers),
+        "below": None if site.below is None else site.below.index,
+        "handed_down": site.handed_down,
+    }
+
+
+def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequence[Transfer]) -> None:
+    """Give a site its state."""
+    site.encoded, site.step, site.account = state["codes"], state["step"], Account(**state["account"])
+    site.expected = Readers(**state["expected"])
+    site.seen = None if state["seen"] is None else Readers(**state["seen"])
+    site.gradient, site.weights = state["gradient"], array_of(state["weights"])
+    share = state["share"]
+    site.share = None if share is None else (FAMILIES[share[0]], share[1])
+    site.transfer = None if state["transfer"] is None else transfers[state["transfer"]]
+    site.below = None if state["below"] is None else sites[state["below"]]
+    site.handed_down = state["handed_down"]
+
+
+def place_of(transfer: Transfer | None, transfers: list[Transfer]) -> int | None:
+    """Return the place of a transfer in a list, where it is put if need be."""
+    if transfer is None:
+        return None
+    for place, known_one in enumerate(transfers):
+        if known_one is transfer:
+            return place
+    transfers.append(transfer)
+    return len(transfers) - 1
+
+
+def settings_of(policy: Policy) -> Plain:
     """Return the settings on which codes depend."""
     settings = {name: value for name, value in asdict(policy).items() if name not in FREE_SETTINGS}
     return settings | {"bits": list(policy.bits), "rounding": policy.rounding.name}
 
 
-def names_of(session: Session) -> list[list[Any]]:
+def layers_of(session: Session) -> list[list[Any]]:
     """Return what conversion made of the model."""
     return [[site.name, site.kind, site.group] for site in session.sites]
 
 
-def limit_of(planner: Planner) -> int | None:
-    """Return the bytes that a planner may spend."""
-    return None if planner.budget is None else planner.budget.limit
+def limit_of(session: Session) -> int | None:
+    """Return the bytes that a session may keep."""
+    return None if session.planner.budget is None else session.planner.budget.limit
 
 
 def check_equal(what: str, own: Any, saved: Any) -> None:
@@ -120,117 +162,3 @@ def check_equal(what: str, own: Any, saved: Any) -> None:
         pairs = zip(own, saved, strict=False)
         own, saved = next(((mine, other) for mine, other in pairs if mine != other), (len(own), len(saved)))
     raise SessionError(f"the saved session has {what} {saved!r}, this one {own!r}. {ADVICE}")
-
-
-def attribute_names(thing: Any) -> list[str]:
-    """Return the attributes of an object that are state."""
-    # vars would hold what a dataclass has only cached
-    names = [field.name for field in fields(thing)] if is_dataclass(thing) else list(vars(thing))
-    return [name for name in names if name not in NOT_STATE.get(type(thing), ())]
-
-
-def plain_array(array: NDArray[Any]) -> dict[str, list[Any]]:
-    """Return an array as plain data."""
-    return {"array": [array.dtype.str, list(array.shape), b64encode(array.tobytes()).decode("ascii")]}
-
-
-def array_of(dtype: str, shape: list[int], content: str) -> NDArray[Any]:
-    """Return the array that plain data stand for."""
-    # a copy: what is made of bytes cannot be written to
-    return np.frombuffer(b64decode(content, validate=True), np.dtype(dtype)).reshape(shape).copy()
-
-
-class Writer:
-    """Turns state into plain data."""
-
-    def __init__(self) -> None:
-        self.objects: list[Any] = []
-        # with the object itself, so that its id is not given to another
-        self._places: dict[int, tuple[int, Any]] = {}
-
-    def plain(self, value: Any) -> Any:
-        """Return a value as plain data."""
-        kind = type(value)
-        if kind in PLAIN:
-            return value
-        if kind in WRITERS:
-            return WRITERS[kind](self, value)
-        if kind.__name__ not in KINDS:
-            raise SessionError(f"a session holds a {kind.__name__}, of which no state can be saved.")
-        return self.shared(value, lambda: {kind.__name__: self.attributes(value)})
-
-    def attributes(self, thing: Any) -> dict[str, Any]:
-        """Return the attributes of an object that are state."""
-        return {name: self.plain(getattr(thing, name)) for name in attribute_names(thing)}
-
-    def plain_list(self, values: Any) -> list[Any]:
-        """Return the elements of a collection."""
-        return [self.plain(value) for value in values]
-
-    def shared(self, value: Any, content: Callable[[], Any]) -> dict[str, int]:
-        """Return the name of an object that others may refer to as well."""
-        if id(value) not in self._places:
-            written = content()
-            self._places[id(value)] = len(self.objects), value
-            self.objects.append(written)
-        return {"object": self._places[id(value)][0]}
-
-
-WRITERS: Mapping[type, Callable[[Writer, Any], Any]] = {
-    list: Writer.plain_list,
-    tuple: lambda writer, value: {"tuple": writer.plain_list(value)},
-    # a set has no order, but equal states are to look equal
-    set: lambda writer, value: {"set": sorted(writer.plain_list(value), key=repr)},
-    deque: lambda writer, value: {"deque": [value.maxlen, writer.plain_list(value)]},
-    dict: lambda writer, value: {"dict": [writer.plain_list(pair) for pair in value.items()]},
-    Rounding: lambda writer, value: {"Rounding": value.name},
-    np.float64: lambda writer, value: float(value),
-    np.int64: lambda writer, value: int(value),
-    np.ndarray: lambda writer, value: writer.shared(value, lambda: plain_array(value)),
-    Site: lambda writer, value: {"site": value.index},
-}
-
-
-class Reader:
-    """Turns plain data into state again."""
-
-    def __init__(self, session: Session, objects: list[Any]) -> None:
-        self.session = session
-        self._objects = objects
-        self._read: dict[int, Any] = {}
-
-    def value(self, plain: Any) -> Any:
-        """Return the value that plain data stand for."""
-        if isinstance(plain, list):
-            return self.values(plain)
-        if not isinstance(plain, dict):
-            return plain
-        ((kind, content),) = plain.items()
-        if kind in READERS:
-            return READERS[kind](self, content)
-        made: Any = object.__new__(KINDS[kind])
-        # past the checks of frozen classes: what is read was checked when it was made
-        vars(made).update({name: self.value(value) for name, value in content.items()})
-        return made
-
-    def values(self, plain: list[Any]) -> list[Any]:
-        """Return the values of a list."""
-        return [self.value(value) for value in plain]
-
-    def shared(self, place: int) -> Any:
-        """Return an object that others may refer to as well."""
-        if place not in self._read:
-            self._read[place] = self.value(self._objects[place])
-        return self._read[place]
-
-
-READERS: Mapping[str, Callable[[Reader, Any], Any]] = {
-    "tuple": lambda reader, content: tuple(reader.values(content)),
-    "set": lambda reader, content: set(reader.values(content)),
-    "deque": lambda reader, content: deque(reader.values(content[1]), maxlen=content[0]),
-    "dict": lambda reader, content: {reader.value(key): reader.value(value) for key, value in content},
-    "Rounding": lambda reader, content: Rounding[content],
-    "array": lambda reader, content: array_of(*content),
-    "object": Reader.shared,
-    "site": lambda reader, content: reader.session.sites[content],
-}

@@ -27,7 +27,7 @@ OFFLOADED = 1 << 62
 
 
 class Store(Protocol):
-    """A place for the buffers of codes; ``keeps_in_place`` tells that ``put`` and ``get`` return what they are given."""
+    """A place for the buffers of codes. ``keeps_in_place``: ``put`` and ``get`` return what they are given."""
 
     keeps_in_place: bool
 
