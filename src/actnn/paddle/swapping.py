@@ -34,7 +34,8 @@ class SwappedActivations(SavedTensorHooks):
         order = ARRAYS.order(x, batched=False)
         self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))
         buffer = self._session.store.allocate(ARRAYS, ARRAYS.nbytes(x), x)
-        buffer[:] = order.flat(x).view(paddle.uint8).view([-1])
+        # not by an index, which copies the whole buffer first
+        paddle.assign(order.flat(x).view(paddle.uint8).view([-1]), output=buffer)
         return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype, ARRAYS.wants_gradient(x))
 
     def _get(self, kept: Left | Swapped) -> Tensor:
