@@ -41,8 +41,9 @@ class SwappedActivations(SavedTensorHooks):
     def _get(self, kept: Left | Swapped) -> Tensor:
         self._session.backward_begins()
         if isinstance(kept, Left):
-            return kept.unchanged(ARRAYS)
+            left: Tensor = kept.unchanged(ARRAYS)
+            return left
         buffer = self._session.store.get(ARRAYS, kept.saved)
-        x = kept.order.shaped(buffer.view(kept.dtype))
+        x: Tensor = kept.order.shaped(buffer.view(kept.dtype))
         x.stop_gradient = not kept.wants_gradient
         return x

@@ -13,7 +13,7 @@ import paddle
 from paddle import Tensor
 
 from actnn.kernels.contract import FLOATS, Channels
-from actnn.paddle import threads
+from actnn.paddle.threads import count, runtime
 from actnn.paddle.transfers import PaddleTransfers
 from actnn.session.tensors import Form, Order
 
@@ -43,8 +43,8 @@ class PaddleArrays:
         # shares the memory of a tensor on the host, as Tensor.numpy does not
         return np.from_dlpack(x.detach()) if self.on_host(x) else x.numpy()
 
-    threads = staticmethod(threads.count)
-    runtime = staticmethod(threads.runtime)
+    threads = staticmethod(count)
+    runtime = staticmethod(runtime)
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(shape, DTYPES[dtype], device=like.place)

@@ -23,7 +23,7 @@ class RectifierFunction(Function):
     @staticmethod
     @forward
     def forward(ctx: Any, x: Tensor, rectifier: Rectifier) -> Tensor:
-        y = rectifier.function(x)
+        y: Tensor = rectifier.function(x)
         if rectifier.kept is None:
             rectifier.kept = rectifier.keep_output(ARRAYS, y)
         kept = rectifier.kept
@@ -37,7 +37,8 @@ class RectifierFunction(Function):
         (mask,) = saved(ctx)
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
-        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below)
+        grad_x: Tensor = ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below)
+        return grad_x
 
 
 def rectified(x: Tensor, rectifier: Rectifier) -> Tensor:
@@ -56,14 +57,15 @@ class DropoutFunction(Function):
         mask = keep_chosen(ARRAYS, chosen, ctx.site, math.prod(x.shape))
         ctx.reading, ctx.scale = mask.reading, scaling(probability, axis, upscale, x.dtype)
         save(ctx, *mask.tensors)
-        y = ctx.scale(remaining(x, chosen, axis)).astype(x.dtype)
+        y: Tensor = ctx.scale(remaining(x, chosen, axis)).astype(x.dtype)
         return paddle.assign(y, output=x) if inplace else y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (mask,) = saved(ctx)
-        return ctx.scale(widened(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0))).astype(grad.dtype)
+        grad_x: Tensor = ctx.scale(widened(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0)))
+        return grad_x.astype(grad.dtype)
 
 
 def remaining(x: Tensor, chosen: Tensor, axis: Any) -> Tensor:

@@ -43,7 +43,7 @@ class BatchNormFunction(Function):
         ctx.inputs, ctx.channels_last = Inputs(x, weight, bias), call.plan.order.channels_last
         # where only beta learns no code is needed: later readers make their own
         needed = any(ctx.inputs.needed[:2])
-        y = call.normalize(x, weight, bias, needed)
+        y: Tensor = call.normalize(x, weight, bias, needed)
         ctx.state = call.backward
         if needed:
             save(ctx, *call.saved)
@@ -52,10 +52,10 @@ class BatchNormFunction(Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if not any(ctx.inputs.needed[:2]):
-            return ctx.inputs.gradients(None, None, over_channels(grad, ctx.channels_last))
-        found = gradients(ctx.state, saved(ctx), grad, ctx.inputs.needed, rectified=False)
-        return ctx.inputs.gradients(*found)
+        inputs: Inputs = ctx.inputs
+        if not any(inputs.needed[:2]):
+            return inputs.gradients(None, None, over_channels(grad, ctx.channels_last))
+        return inputs.gradients(*gradients(ctx.state, saved(ctx), grad, inputs.needed, rectified=False))
 
 
 class FixedBatchNormFunction(Function):
@@ -86,7 +86,8 @@ class FixedBatchNormFunction(Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        need_x, need_weight, need_bias = ctx.inputs.needed
+        inputs: Inputs = ctx.inputs
+        need_x, need_weight, need_bias = inputs.needed
         x, weight, mean, inverse = saved(ctx)
         slope = inverse if weight is None else weight.detach() * inverse
         last = ctx.channels_last
@@ -97,7 +98,7 @@ class FixedBatchNormFunction(Function):
             grad_weight = over_channels(grad * normalized, last)
         if need_bias:
             grad_bias = over_channels(grad, last)
-        return ctx.inputs.gradients(grad_x, grad_weight, grad_bias)
+        return inputs.gradients(grad_x, grad_weight, grad_bias)
 
 
 def along_channels(values: Tensor, x: Tensor, channels_last: bool) -> Tensor:

@@ -167,8 +167,8 @@ class Convolution:
         if self.geometry.rank == 3 or self.groups == 1:
             return False
         if self.geometry.transposed:
-            return weight.shape[0] == self.groups and weight.shape[1] == 1
-        return weight.shape[1] == 1 and weight.shape[0] % self.groups == 0
+            return tuple(weight.shape[:2]) == (self.groups, 1)
+        return bool(weight.shape[1] == 1 and weight.shape[0] % self.groups == 0)
 
     def operator_parameters(self, weight: Tensor) -> tuple[Any, ...]:
         """Return the fixed parameters in the order in which the operator takes them."""
@@ -216,18 +216,19 @@ class ConvolutionFunction(Function):
     ) -> Tensor:
         ctx.convolution, ctx.inputs = convolution, Inputs(x, weight, bias)
         save_map(ctx, weight, kept)
-        parts = convolution.parts(x, backward=False)
-        if len(parts) == 1:
+        first, *others = parts = convolution.parts(x, backward=False)
+        if not others:
             return convolution(x, weight, bias)
-        whole = None
-        for part in parts:
-            whole = with_part(whole, convolution(samples_of(x, part), weight, bias), part, parts)
-        return whole
+        y = with_part(None, convolution(samples_of(x, first), weight, bias), first, parts)
+        for part in others:
+            with_part(y, convolution(samples_of(x, part), weight, bias), part, parts)
+        return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        need_x, need_weight, need_bias = ctx.inputs.needed
+        inputs: Inputs = ctx.inputs
+        need_x, need_weight, need_bias = inputs.needed
         weight, *kept = saved(ctx)
         convolution: Convolution = ctx.convolution
         weight = weight.detach().astype(grad.dtype)
@@ -245,7 +246,7 @@ class ConvolutionFunction(Function):
         elif need_x:
             grad_x = convolution.input_gradient(grad, weight)
         grad_bias = over_channels(grad, convolution.geometry.channels_last) if need_bias else None
-        return ctx.inputs.gradients(grad_x, grad_weight, grad_bias)
+        return inputs.gradients(grad_x, grad_weight, grad_bias)
 
 
 class LinearFunction(Function):
@@ -261,7 +262,8 @@ class LinearFunction(Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        need_x, need_weight, need_bias = ctx.inputs.needed
+        inputs: Inputs = ctx.inputs
+        need_x, need_weight, need_bias = inputs.needed
         weight, *kept = saved(ctx)
         grad_weight = None
         if need_weight:
@@ -269,10 +271,10 @@ class LinearFunction(Function):
             ctx.reading.observe(ctx.site, grad, linear_coefficient(math.prod(grad.shape[1:-1])))
         grad_bias = rows(grad).sum(0) if need_bias else None
         grad_x = paddle.matmul(grad, weight.detach().astype(grad.dtype), transpose_y=True) if need_x else None
-        return ctx.inputs.gradients(grad_x, grad_weight, grad_bias)
+        return inputs.gradients(grad_x, grad_weight, grad_bias)
 
     @staticmethod
-    def weight_gradient(ctx: Any, grad: Tensor, kept: list[Tensor]) -> Tensor:
+    def weight_gradient(ctx: Any, grad: Tensor, kept: list[Any]) -> Tensor | None:
         """Return the gradient of the weight, summed over parts of the batch."""
         grad_weight = None
         samples, elements = ctx.reading.order.rows

@@ -21,6 +21,7 @@ class MaxPoolFunction(Function):
     def forward(ctx: Any, x: Tensor, pooling: Pooling) -> Tensor:
         ctx.pooling = pooling
         # exact training keeps no index, but the output
+        y: Tensor
         y, planes = max_pool(ARRAYS, x, ctx.site, pooling, exact_index_bytes=0)
         save(ctx, planes)
         return y
@@ -29,7 +30,8 @@ class MaxPoolFunction(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (planes,) = saved(ctx)
-        return max_pool_backward(planes, grad, ctx.site, ctx.pooling)
+        grad_x: Tensor = max_pool_backward(planes, grad, ctx.site, ctx.pooling)
+        return grad_x
 
 
 class AveragePoolFunction(Function):
@@ -49,4 +51,5 @@ class AveragePoolFunction(Function):
         if ctx.factor != 1.0:
             grad = grad * ctx.factor
         like, y = (ARRAYS.unfilled(order, NAMES[grad.dtype], grad) for order in (ctx.order, ARRAYS.order(grad)))
-        return operators.pool2d_grad(like, y, grad, *ctx.geometry)
+        grad_x: Tensor = operators.pool2d_grad(like, y, grad, *ctx.geometry)
+        return grad_x

@@ -24,9 +24,10 @@ class QReLU(Compressed, nn.ReLU):
     def forward(self, x: Tensor) -> Tensor:
         """Return max(x, 0)."""
         if not self.records(x):
-            return super().forward(x)
+            return self.plainly(x)
         rectifier = Rectifier(self.site, F.relu, family=ZERO_EXACT, rectifies=True, training=self.training)
-        return rectify(ARRAYS, x, rectifier, rectified)
+        y: Tensor = rectify(ARRAYS, x, rectifier, rectified)
+        return y
 
 
 class QReLU6(Compressed, nn.ReLU6):
@@ -37,12 +38,13 @@ class QReLU6(Compressed, nn.ReLU6):
     def forward(self, x: Tensor) -> Tensor:
         """Return x clipped to [0, 6]."""
         if not self.records(x):
-            return super().forward(x)
+            return self.plainly(x)
         check_floating(ARRAYS, x, self.site.name)
         inside = x.detach().clip(0, 6)
         # something positive exactly where 0 < x < 6
         kept = encode_mask(ARRAYS, inside * (6 - inside), self.site)
-        return rectify(ARRAYS, x, Rectifier(self.site, F.relu6, kept=kept), rectified)
+        y: Tensor = rectify(ARRAYS, x, Rectifier(self.site, F.relu6, kept=kept), rectified)
+        return y
 
 
 class QLeakyReLU(Compressed, nn.LeakyReLU):
@@ -53,12 +55,13 @@ class QLeakyReLU(Compressed, nn.LeakyReLU):
     def forward(self, x: Tensor) -> Tensor:
         """Return x, or a fraction of it below zero."""
         if not self.records(x):
-            return super().forward(x)
+            return self.plainly(x)
         slope = self._negative_slope
         function = partial(F.leaky_relu, negative_slope=slope)
         # of the input: a tiny output may have lost its sign
         rectifier = Rectifier(self.site, function, below=slope, code=lambda _: self.not_below_zero(x))
-        return rectify(ARRAYS, x, rectifier, rectified)
+        y: Tensor = rectify(ARRAYS, x, rectifier, rectified)
+        return y
 
     def not_below_zero(self, x: Tensor) -> Kept:
         """Return a mask that holds at zero too, as Paddle's does; the sides of a code do not."""
@@ -73,7 +76,7 @@ class QDropout(Compressed, nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         """Return an input with elements, or whole slices along ``axis``, dropped in training."""
         if not (self.training and self.p > 0 and self.records(input)):
-            return super().forward(input)
+            return self.plainly(input)
         check_floating(ARRAYS, input, self.site.name)
         upscale = self.mode == "upscale_in_train"
         return DropoutFunction.record(self.site, input, self.p, self.axis, upscale, self.inplace)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from actnn.errors import UnsupportedError
 from actnn.model.layers import CompressedLayer
 from actnn.paddle.tensors import ARRAYS
 
 
-class Compressed(CompressedLayer):
+class Compressed(CompressedLayer, nn.Layer):
     """A compressed layer of Paddle, whose parameters are ``weight`` and ``bias`` where it has any."""
 
     tensors = ARRAYS
+
+    def plainly(self, *arguments: Any) -> Tensor:
+        """Return what the plain layer makes of an input."""
+        y: Tensor = self.plain.forward(self, *arguments)
+        return y
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""

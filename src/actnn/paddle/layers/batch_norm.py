@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from paddle import Tensor, nn
 from paddle import distributed as dist
@@ -26,7 +27,7 @@ class CompressedBatchNorm(Compressed):
         """Return an input normalised: by the batch in training, by the running statistics in evaluation."""
         processes = self.processes()
         if processes is None and not self.records(input):
-            return super().forward(input)
+            return self.plainly(input)
         self.check_rank(input)
         site = self.site
         check_floating(ARRAYS, input, site.name)
@@ -39,10 +40,12 @@ class CompressedBatchNorm(Compressed):
         if single or not self.training:
             exact_bytes = counted_once(ARRAYS, input, site)
             site.keeps(exact_bytes, exact_bytes)
-            return super().forward(input)
+            return self.plainly(input)
         running = self.running()
-        y = batch_norm(ARRAYS, input, order, site, self._epsilon, running, processes, self.exact, self.normalized)
-        return super().forward(input) if y is None else y
+        y: Tensor | None = batch_norm(
+            ARRAYS, input, order, site, self._epsilon, running, processes, self.exact, self.normalized
+        )
+        return self.plainly(input) if y is None else y
 
     def records(self, x: Tensor) -> bool:
         """Tell whether codes are to serve this call's gradient."""
@@ -65,10 +68,9 @@ class CompressedBatchNorm(Compressed):
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {expected} channels."
             )
 
-    def data_format(self) -> str:
+    def data_format(self) -> Any:
         """Return the order of an input's axes."""
-        form: str = self._data_format
-        return form
+        return self._data_format
 
     def order(self, x: Tensor) -> PaddleOrder:
         """Return the order of an input, with its channels where this layer has them."""
@@ -129,7 +131,8 @@ class QBatchNorm(CompressedBatchNorm, nn.BatchNorm):
             y = super().forward(input)
         finally:
             self._act = activation
-        return getattr(F, activation)(y)
+        activated: Tensor = getattr(F, activation)(y)
+        return activated
 
     def check_rank(self, x: Tensor) -> None:
         """Raise a typed error where an input has too few axes."""
@@ -138,10 +141,9 @@ class QBatchNorm(CompressedBatchNorm, nn.BatchNorm):
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected a channel axis."
             )
 
-    def data_format(self) -> str:
+    def data_format(self) -> Any:
         """Return the order of an input's axes."""
-        form: str = self._data_layout
-        return form
+        return self._data_layout
 
     def uses_running_statistics(self) -> bool:
         """Tell whether this call normalises by the running statistics."""
@@ -158,9 +160,9 @@ class QSyncBatchNorm(CompressedBatchNorm, nn.SyncBatchNorm):
         if self.training or not ARRAYS.on_host(x):
             return super().forward(x)
         # Paddle's own has no kernel for the host
-        statistics = {"training": False, "use_global_stats": self._use_global_stats, "momentum": self._momentum}
-        form = {"epsilon": self._epsilon, "data_format": self.data_format()}
-        return F.batch_norm(x, self._mean, self._variance, self.weight, self.bias, **statistics, **form)
+        options: dict[str, Any] = {"epsilon": self._epsilon, "data_format": self.data_format()}
+        options |= {"training": False, "use_global_stats": self._use_global_stats, "momentum": self._momentum}
+        return F.batch_norm(x, self._mean, self._variance, self.weight, self.bias, **options)
 
     def check_rank(self, x: Tensor) -> None:
         """Raise Paddle's error where the data format is none."""

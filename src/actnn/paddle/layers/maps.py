@@ -65,7 +65,7 @@ class ForwardConvolution(CompressedConvolution):
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of an input."""
         if not self.records(x):
-            return super().forward(x)
+            return self.plainly(x)
         if self._padding_mode == "zeros":
             return self.convolve(x, self._padding)
         around = self._reversed_padding_repeated_twice
@@ -80,7 +80,7 @@ class TransposedConvolution(CompressedConvolution):
     def forward(self, x: Tensor, output_size: Any = None) -> Tensor:
         """Return the transposed convolution of an input."""
         if not self.records(x):
-            return super().forward(x, output_size)
+            return self.plainly(x, output_size)
         if output_size is None:
             return self.convolve(x, self._padding, self.output_padding)
         sizes = map(int, output_size) if isinstance(output_size, Iterable) else (int(output_size),)
@@ -131,7 +131,7 @@ class QLinear(Compressed, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Return the linear map of an input of any rank."""
         if not self.records(input):
-            return super().forward(input)
+            return self.plainly(input)
         site, weight = self.site, self.weight
         check_floating(ARRAYS, input, site.name)
         features = weight.shape[0]

@@ -30,7 +30,7 @@ class CompressedMaxPool(Compressed):
     def forward(self, x: Tensor) -> Any:
         """Return the maxima of an input; with ``return_mask`` the layer works as the plain one."""
         if self.return_mask or not self.records(x):
-            return super().forward(x)
+            return self.plainly(x)
         site = self.site
         key = ARRAYS.form(x), str((self.kernel(), self.stride, self.padding)), self.ceil_mode, self.data_layout()
         if key not in site.plans:
@@ -40,7 +40,7 @@ class CompressedMaxPool(Compressed):
         if pooling is None:
             exact_bytes = counted_once(ARRAYS, x, site)
             site.keeps(exact_bytes, exact_bytes)
-            return super().forward(x)
+            return self.plainly(x)
         y = MaxPoolFunction.record(site, x, pooling)
         # exact training keeps the output too
         site.keeps(0, counted_once(ARRAYS, y, site))
@@ -58,10 +58,9 @@ class CompressedMaxPool(Compressed):
         """Return the size of a window."""
         return self.ksize
 
-    def data_layout(self) -> str:
+    def data_layout(self) -> Any:
         """Return the order of an input's axes."""
-        layout: str = self.data_format
-        return layout
+        return self.data_format
 
     def pooling(self, x: Tensor) -> Pooling | None:
         """Return the geometry of pooling ``x``; None where a window holds nothing but padding."""
@@ -98,7 +97,7 @@ class QMaxPool1D(CompressedMaxPool, nn.MaxPool1D):
         """Return the size of a window."""
         return self.kernel_size
 
-    def data_layout(self) -> str:
+    def data_layout(self) -> Any:
         """Return the order of an input's axes."""
         return "NCL"
 
@@ -123,7 +122,7 @@ class QAvgPool2D(Compressed, nn.AvgPool2D):
     def forward(self, x: Tensor) -> Tensor:
         """Return the means of an input."""
         if not self.records(x):
-            return super().forward(x)
+            return self.plainly(x)
         check_floating(ARRAYS, x, self.site.name)
         kernel = each_axis(self.ksize, 2)
         stride = kernel if self.stride is None else each_axis(self.stride, 2)
@@ -134,4 +133,4 @@ class QAvgPool2D(Compressed, nn.AvgPool2D):
         )
         factor = 1.0 if self.divisor is None else kernel[0] * kernel[1] / self.divisor
         self.site.keeps(0, counted_once(ARRAYS, x, self.site))
-        return AveragePoolFunction.record(self.site, x, super().forward, geometry, factor)
+        return AveragePoolFunction.record(self.site, x, self.plainly, geometry, factor)
