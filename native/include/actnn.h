@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 4
+#define ACTNN_ABI_VERSION 5
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
@@ -102,11 +102,23 @@ typedef struct {
     const float *threshold;
 } actnn_normalization;
 
-/* As actnn_decode, returning v * scale[c] + shift[c] (two operations); only codes of a BatchNorm are read so. */
-ACTNN_API int32_t actnn_decode_affine(const actnn_layout *layout, const actnn_channels *channels, int32_t simd,
+/* The parameters of a BatchNorm by which its output reads from the coded value, one number a channel: NULL stands for
+ * gamma 1 and beta 0, and for no threshold. */
+typedef struct {
+    actnn_channels channels;
+    const void *gamma;
+    const void *beta;
+    const float *threshold;
+    float *workspace; /* two floats a channel */
+    int32_t gamma_dtype;
+    int32_t beta_dtype;
+} actnn_output;
+
+/* As actnn_decode, returning v * scale[c] + shift[c] (two operations). Without a threshold, scale and shift are gamma
+ * and beta; else |gamma| and beta + |gamma| * threshold, of which a positive part takes 0 where it is not above that. */
+ACTNN_API int32_t actnn_decode_output(const actnn_layout *layout, const actnn_output *parameters, int32_t simd,
                                       int32_t threads, int64_t first, int64_t count, const uint8_t *buffer,
-                                      int32_t part, const float *scale, const float *shift, void *values,
-                                      int32_t dtype);
+                                      int32_t part, void *values, int32_t dtype);
 
 /* Floats of workspace that actnn_channel_statistics needs. */
 ACTNN_API int64_t actnn_statistics_workspace(int64_t samples, int64_t elements, const actnn_channels *channels);
@@ -155,6 +167,84 @@ ACTNN_API int32_t actnn_ranges(const actnn_layout *layout, const actnn_channels 
 /* One float a sample: the sum of its squares. */
 ACTNN_API int32_t actnn_energy(int64_t samples, int64_t elements, int32_t simd, int32_t threads, int64_t stride,
                                const void *values, int32_t dtype, float *energy);
+
+/* How the planes of a code are divided between its samples. Noise in a sample costs, in units of the squared step of a
+ * side, (weights[0] A- + weights[2] B-) * norm and (weights[1] A+ + weights[3] B+) * norm. Every sample has the least
+ * width; the planes that remain go where they lower the cost most, among equals to the lower width and then to the
+ * first sample. Planes are divided evenly, the first samples getting what remains, where `weighted` is 0 and where a
+ * range or what a plane gains is not finite. */
+typedef struct {
+    int64_t planes;          /* of all samples: least_bits to 8 for each */
+    int64_t stride;          /* as in actnn_ranges */
+    const double *relief;    /* by how much the squared step of the negative side falls with each plane after the least
+                              * width, seven numbers of which the last ones may be unused; then the positive side's */
+    const double *norms;     /* NULL, which stands for 1, or one a sample */
+    double weights[4];
+    int32_t weighted;
+    int32_t least_bits;
+    float *ranges;           /* four a sample */
+    uint8_t *sample_bits;    /* result */
+    int64_t *sample_offsets; /* result; the size of the buffer follows the last sample's */
+} actnn_division;
+
+/* Of the layout only shape and family count; its widths and offsets may be those that are written. */
+ACTNN_API int32_t actnn_divide(const actnn_layout *layout, const actnn_division *division);
+/* As actnn_encode, at widths that are decided on the way: ranges are measured and written, then divided. */
+ACTNN_API int32_t actnn_encode_divided(const actnn_layout *layout, const actnn_division *division, int32_t simd,
+                                       int32_t threads, const uint32_t key[4], const void *values, int32_t dtype,
+                                       uint8_t *buffer);
+
+/* One call of a BatchNorm in training. Arrays have one number a channel. */
+typedef struct {
+    actnn_channels channels;
+    int64_t count;           /* values of a channel, in all processes */
+    double epsilon;
+    double momentum;         /* weight of the new value in running statistics */
+    const void *gamma;       /* NULL stands for 1 */
+    const void *beta;        /* NULL stands for 0 */
+    void *running_mean;      /* NULL, or updated */
+    void *running_variance;  /* NULL, or updated */
+    const float *statistics; /* NULL, or a row each of mean, variance, minimum and maximum, which are then not measured */
+    float *saved;            /* a row of inverse deviations, then one of thresholds where the code has sides */
+    float *workspace;
+    int32_t gamma_dtype, beta_dtype, mean_dtype, variance_dtype;
+    int32_t unbiased;        /* whether the running variance is that of unbiased estimates */
+} actnn_batch_norm;
+
+typedef struct {
+    actnn_batch_norm layer;
+    int32_t simd, threads, dtype;
+    uint32_t key[4];
+    const void *values;
+    void *out; /* may be values */
+    uint8_t *buffer;
+} actnn_forward;
+
+/* Floats of workspace that actnn_batch_norm_forward and actnn_batch_norm_backward need. */
+ACTNN_API int64_t actnn_forward_workspace(const actnn_layout *layout, const actnn_channels *channels);
+ACTNN_API int64_t actnn_backward_workspace(const actnn_layout *layout, const actnn_channels *channels);
+
+/* The statistics of each channel, what follows from them, and actnn_normalize; with a division (which may be NULL)
+ * ranges are measured on the way, weighted by gamma * gamma, and divided. */
+ACTNN_API int32_t actnn_batch_norm_forward(const actnn_layout *layout, const actnn_division *division,
+                                           const actnn_forward *call);
+
+typedef struct {
+    actnn_batch_norm layer; /* beta and the running statistics are not read */
+    int32_t simd, threads, dtype;
+    int32_t rectified;      /* as in actnn_gradient_sums */
+    int32_t of_input;       /* the code is one of the input, and the second row of `saved` the mean */
+    const uint8_t *buffer;
+    const void *grad;
+    float *grads;           /* gradients of gamma, then of beta */
+    const float *sums;      /* NULL, or the gradients of gamma, then of beta, of all processes: grads is then not written */
+    void *out;              /* NULL, or the gradient of the input; may be grad */
+    int64_t stride;         /* as in actnn_energy */
+    float *energy;          /* NULL, or one a sample: that of grad, where no sums are given */
+} actnn_backward;
+
+/* actnn_gradient_sums and actnn_gradient, with what leads from one to the other. */
+ACTNN_API int32_t actnn_batch_norm_backward(const actnn_layout *layout, const actnn_backward *call);
 
 /* Max pooling over two axes (one-dimensional pooling has height 1): positions within windows, row by row, go into an
  * index code of `bits` planes in the memory order of the output. NaN wins, as in the frameworks. */

@@ -1,5 +1,7 @@
 // BatchNorm over whole activations: one pass forwards, and sums and one pass backwards, all beside a split code.
 
+#include <cmath>
+
 #include "arrays.h"
 #include "layout.h"
 #include "noise.h"
@@ -193,34 +195,51 @@ void add_rows(const float *partial, int64_t rows, int64_t channels, float *sum_g
     }
 }
 
+// From the parameters of a BatchNorm to what leads from the coded value to its output.
+void read_output(const actnn_output &parameters, int32_t part, float *scale, float *shift) {
+    const auto [channels, gamma, beta, threshold, workspace, gamma_dtype, beta_dtype] = parameters;
+    for (int64_t c = 0; c < channels.channels; ++c) {
+        scale[c] = number_or(gamma, gamma_dtype, c, 1.0f);
+        shift[c] = number_or(beta, beta_dtype, c, 0.0f);
+        if (threshold == nullptr) continue;
+        scale[c] = std::abs(scale[c]);
+        shift[c] = shift[c] + scale[c] * threshold[c];
+        // the shift is zero up to rounding unless the whole channel lies on one side of zero
+        if (part == ACTNN_POSITIVE && !(shift[c] > 0)) shift[c] = 0;
+    }
+}
+
 } // namespace
 } // namespace actnn
 
 using namespace actnn;
 
-int32_t actnn_decode_affine(const actnn_layout *layout, const actnn_channels *channels, int32_t simd, int32_t threads,
-                            int64_t first, int64_t count, const uint8_t *buffer, int32_t part, const float *scale,
-                            const float *shift, void *values, int32_t dtype) {
+int32_t actnn_decode_output(const actnn_layout *layout, const actnn_output *parameters, int32_t simd, int32_t threads,
+                            int64_t first, int64_t count, const uint8_t *buffer, int32_t part, void *values,
+                            int32_t dtype) {
     Call call;
-    if (part != ACTNN_WHOLE && part != ACTNN_POSITIVE) return ACTNN_BAD_ARGUMENT;
-    const actnn_status status = read_call(layout, channels, simd, threads, dtype, buffer, call);
+    if (parameters == nullptr || (part != ACTNN_WHOLE && part != ACTNN_POSITIVE)) return ACTNN_BAD_ARGUMENT;
+    const actnn_status status = read_call(layout, &parameters->channels, simd, threads, dtype, buffer, call);
     if (status != ACTNN_OK) return status;
     const Planes &planes = call.split.planes;
     if (!has_samples(planes, first, count)) return ACTNN_BAD_ARGUMENT;
+    if (!is_dtype(parameters->gamma_dtype) || !is_dtype(parameters->beta_dtype)) return ACTNN_BAD_ARGUMENT;
     if (planes.count() == 0) return ACTNN_OK;
-    if (scale == nullptr || shift == nullptr || values == nullptr) return ACTNN_BAD_ARGUMENT;
+    if (parameters->workspace == nullptr || values == nullptr) return ACTNN_BAD_ARGUMENT;
 
+    float *const scale = parameters->workspace, *const shift = scale + call.channels.channels;
+    read_output(*parameters, part, scale, shift);
     const Output output(*call.groups, values, dtype, count * planes.elements * bytes_of(dtype) >= STREAMED_BYTES);
     const Key key = read_key(buffer);
     const int64_t groups = groups_of(planes.elements);
     share_groups(count * groups, threads, [&](int64_t begin, int64_t end) {
-        Spreader<2> parameters(call.channels, {scale, shift});
+        Spreader<2> scales(call.channels, {scale, shift});
         alignas(64) float values_of_group[GROUP];
         visit_groups(planes, first * groups + begin, first * groups + end, [&](const Group &group) {
             output.write(group.first - first * planes.elements, group.length, values_of_group, [&](float *x) {
                 call.groups->decode(call.split.words(group.bits), group_key(key, group.index), part,
                                     buffer + call.split.scales_of(group.index), buffer + group.planes, group.length, x);
-                call.kernels->scale(x, parameters.of(call.within_sample(group), group.length), group.length, x);
+                call.kernels->scale(x, scales.of(call.within_sample(group), group.length), group.length, x);
             });
         });
         output.finish();

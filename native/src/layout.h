@@ -122,4 +122,13 @@ inline actnn_status read_layout(const actnn_layout *layout, SplitLayout &out) {
     return ACTNN_OK;
 }
 
+// The layout at the widths that a division has written.
+inline actnn_layout divided_layout(const actnn_layout &layout, const actnn_division &division) {
+    actnn_layout divided = layout;
+    divided.bits = division.least_bits;
+    divided.sample_bits = division.sample_bits;
+    divided.sample_offsets = division.sample_offsets;
+    return divided;
+}
+
 } // namespace actnn

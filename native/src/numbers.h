@@ -50,7 +50,7 @@ static inline uint16_t to_float16(float number) {
     return static_cast<uint16_t>(sign | half);
 }
 
-static inline float load_number(const void *values, int dtype, int index) {
+static inline float load_number(const void *values, int dtype, int64_t index) {
     const uint8_t *place = static_cast<const uint8_t *>(values) + index * bytes_of(dtype);
     if (dtype == ACTNN_FLOAT32) {
         float number;
@@ -62,7 +62,12 @@ static inline float load_number(const void *values, int dtype, int index) {
     return dtype == ACTNN_FLOAT16 ? from_float16(number) : from_bfloat16(number);
 }
 
-static inline void store_number(float number, int dtype, int index, void *out) {
+// A number of an array, or another where there is no array.
+static inline float number_or(const void *values, int dtype, int64_t index, float absent) {
+    return values ? load_number(values, dtype, index) : absent;
+}
+
+static inline void store_number(float number, int dtype, int64_t index, void *out) {
     uint8_t *place = static_cast<uint8_t *>(out) + index * bytes_of(dtype);
     if (dtype == ACTNN_FLOAT32) {
         std::memcpy(place, &number, sizeof number);

@@ -92,7 +92,7 @@ class Guarded {
 
 inline Guarded array_of(const std::vector<float> &values, int dtype) {
     Guarded array(values.size() * static_cast<size_t>(bytes_of(dtype)));
-    for (size_t i = 0; i < values.size(); ++i) store_number(values[i], dtype, static_cast<int>(i), array.data());
+    for (size_t i = 0; i < values.size(); ++i) store_number(values[i], dtype, static_cast<int64_t>(i), array.data());
     return array;
 }
 
@@ -126,7 +126,7 @@ inline Guarded decoded(const actnn_layout &layout, int simd, int threads, Guarde
 // Floats of an array of any type.
 inline std::vector<float> numbers_of(Guarded &array, int dtype) {
     std::vector<float> values(array.size() / static_cast<size_t>(bytes_of(dtype)));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = load_number(array.data(), dtype, static_cast<int>(i));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = load_number(array.data(), dtype, static_cast<int64_t>(i));
     return values;
 }
 

@@ -161,8 +161,11 @@ TEST("decoding with a scale and a shift a channel applies them to what plain dec
             for (const int dtype : DTYPES) {
                 for (int simd = ACTNN_SCALAR; simd <= actnn_best_simd(); ++simd) {
                     Guarded found(shape.count() * static_cast<size_t>(bytes_of(dtype)));
-                    CHECK(actnn_decode_affine(&layout, &channels, simd, 2, 0, layout.samples, code.data(), part,
-                                              scale.data(), shift.data(), found.data(), dtype) == ACTNN_OK);
+                    std::vector<float> workspace(2 * scale.size());
+                    const actnn_output parameters{channels,         scale.data(),  shift.data(), nullptr,
+                                                  workspace.data(), ACTNN_FLOAT32, ACTNN_FLOAT32};
+                    CHECK(actnn_decode_output(&layout, &parameters, simd, 2, 0, layout.samples, code.data(), part,
+                                              found.data(), dtype) == ACTNN_OK);
                     CHECK(found == array_of(values, dtype));
                 }
             }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from typing import Any, ClassVar
 
 from actnn.errors import FormatError
 
@@ -77,6 +79,9 @@ class Layout:
     rounding: Rounding = Rounding.DITHER
     sample_bits: tuple[int, ...] | None = None
 
+    # what a backend made of this layout for itself, once it was given it
+    handle: ClassVar[Any] = None
+
     def __post_init__(self) -> None:
         check_shape(self.samples, self.elements)
         widths: Sequence[int] = (self.bits,) if self.sample_bits is None else self.sample_bits
@@ -91,22 +96,30 @@ class Layout:
                 f"{len(self.sample_bits)} widths were given for {self.samples} samples: expected one each."
             )
 
-    @property
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the handle: it may hold addresses, which mean nothing in a copy."""
+        return {name: value for name, value in vars(self).items() if name != "handle"}
+
+    @cached_property
     def groups(self) -> int:
         """Groups of one sample."""
         return -(-self.elements // GROUP)
 
-    @property
+    @cached_property
     def planes_offset(self) -> int:
         """Byte at which the planes begin."""
         return KEY_BYTES + SCALE_BYTES * self.family.scales * self.samples * self.groups
 
     @cached_property
+    def plane(self) -> int:
+        """Bytes of one plane through a whole sample."""
+        return plane_bytes(self.elements)
+
+    @cached_property
     def sample_offsets(self) -> tuple[int, ...]:
         """Byte offset of each sample's planes, and the size of the buffer at the end."""
         widths = self.sample_bits or (self.bits,) * self.samples
-        plane, first = plane_bytes(self.elements), self.planes_offset
-        return tuple(first + plane * planes for planes in accumulate(widths, initial=0))
+        return tuple(self.planes_offset + self.plane * planes for planes in accumulate(widths, initial=0))
 
     @cached_property
     def planes(self) -> int:
@@ -116,7 +129,25 @@ class Layout:
     @cached_property
     def nbytes(self) -> int:
         """Size of the whole buffer."""
-        return self.planes_offset + self.planes * plane_bytes(self.elements)
+        return self.planes_offset + self.planes * self.plane
+
+
+@lru_cache(maxsize=16)
+def squared_steps(family: Family) -> tuple[tuple[float, float], ...]:
+    """Return the squared step of each width over a range of 1, by width: of the negative side, then of the positive.
+
+    A side of one level or none is exact, its step 0; that of widths which the family does not have is infinite.
+    """
+    steps = [(math.inf, math.inf)] * family.least_bits
+    for bits in range(family.least_bits, MAX_BITS + 1):
+        negative = family.negative[bits]
+        steps.append((squared_step(negative), squared_step(2**bits - negative)))
+    return tuple(steps)
+
+
+def squared_step(levels: int) -> float:
+    """Return the squared distance of neighbours among so many levels over a range of 1; a single level is exact."""
+    return float((levels - 1) ** -2.0) if levels > 1 else 0.0
 
 
 @lru_cache(maxsize=4096)

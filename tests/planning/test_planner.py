@@ -8,11 +8,13 @@ import pickle
 import numpy as np
 import pytest
 
-from actnn.format import AFFINE, FAMILIES, TWO_SIDED, ZERO_EXACT, Family
+from actnn.format import AFFINE, FAMILIES, TWO_SIDED, ZERO_EXACT, Family, uniform_layout
+from actnn.kernels.contract import Span
+from actnn.kernels.reference.division import divide
 from actnn.planning import Demand, variance
 from actnn.planning.noise import Transfer
-from actnn.planning.planner import LEAST_GROUPS, MOST_CODES, MOST_STRIDE
-from actnn.planning.records import BOTH_SIDES, OUTPUT, POSITIVE_OUTPUT, Record
+from actnn.planning.planner import LEAST_GROUPS, MOST_CODES, MOST_STRIDE, Planner
+from actnn.planning.records import BOTH_SIDES, OUTPUT, POSITIVE_OUTPUT, Handing, Observation, Record
 from actnn.session.session import Session
 from actnn.session.site import Site
 from actnn.settings import Config
@@ -40,20 +42,43 @@ def sites(session: Session, count: int = 1, **options: object) -> list[Site]:
 def code(site: Site, ranges=None, family: Family = AFFINE, samples: int = SAMPLES, elements: int = ELEMENTS) -> Record:
     """Let a site make a code whose samples have these squared ranges, on all sides."""
     ranges = np.ones(samples) if ranges is None else np.asarray(ranges, np.float64)
-    table = np.repeat(ranges[:, None], 4, axis=1)
-    _, record = site.session.plan(site, samples, elements, family, lambda stride: table)
+    return planned(site, np.repeat(ranges[:, None], 4, axis=1), family, elements)
+
+
+def planned(site: Site, table: np.ndarray, family: Family, elements: int = ELEMENTS) -> Record:
+    """Plan a code, and do what a kernel does: write the ranges, and divide the planes between the samples."""
+    planner, samples = site.session.planner, len(table)
+    planes = planner.planes(site, samples, elements, family)
+    layout = uniform_layout(samples, elements, family, family.least_bits, site.session.policy.rounding)
+    record = planner.record(site, layout, planes)
+    record.layout.block.ranges[:] = table
+    divide(record.layout, planner.division(record))
     return record
 
 
-def read(record: Record, energies=1.0, reader: Site | None = None) -> None:
+def energies_of(planner: Planner, energies) -> Span:
+    """Return energies where a kernel would write them."""
+    span = planner.statistics.span(len(energies))
+    span.values[:] = energies
+    return span
+
+
+def read(record: Record, energies=1.0, reader: Site | None = None, columns=BOTH_SIDES, coefficient=1.0) -> None:
     """Let a layer read a code with squared gradient norms, one for all samples or one each."""
-    energies = np.broadcast_to(np.asarray(energies, np.float64), (record.layout.samples,))
-    record.site.session.planner.observe(record, reader or record.site, BOTH_SIDES, 1.0, energies)
+    planner = record.site.session.planner
+    span = energies_of(planner, np.broadcast_to(np.asarray(energies, np.float64), (record.layout.samples,)))
+    planner.observe(Observation(record, reader or record.site, columns, coefficient, span))
+
+
+def hand(record: Record, norm: Site, energies, channels) -> None:
+    """Let a BatchNorm read a code, with slope and mean(g x̂) of each channel where they are wanted."""
+    planner = record.site.session.planner
+    wanted = (lambda: channels) if planner.wants_handing(norm) else None
+    planner.observe(Handing(record, norm, BOTH_SIDES, 1.0, energies_of(planner, energies), wanted))
 
 
 def widths(record: Record) -> list[int]:
-    layout = record.layout
-    return list(layout.sample_bits or (layout.bits,) * layout.samples)
+    return list(record.layout.sample_bits)
 
 
 def planes(record: Record) -> int:
@@ -178,10 +203,8 @@ def test_a_gradient_that_is_not_finite_tells_nothing_of_what_batch_norm_hands_do
     below.transfer, norm.below = Transfer(np.ones(3), 1.0), below
     before = owner.planner.handed_down
     owner.forward_begins()
-    channels = (np.ones(3), np.full(3, value))
-    energies = np.full(SAMPLES, value)
-    options = {"learns": True, "masked": False, "sides": False}
-    owner.planner.observe_batch_norm(code(norm), norm, energies, 1.0, lambda: channels, **options)
+    hand(code(norm), norm, np.full(SAMPLES, value), (np.ones(3), np.full(3, value)))
+    owner.forward_begins()
     assert (norm.handed_down, owner.planner.handed_down) == (None, before)
 
 
@@ -191,14 +214,13 @@ def test_what_is_handed_down_is_found_anew_once_the_layer_below_was_measured_ane
     # a site's number must not decide whether it ever meets a step in which gradients are measured
     below, *_, norm = *sites(owner, 1 + before), *sites(owner, batch_norm=True)
     norm.below = below
-    options = {"learns": True, "masked": False, "sides": False}
     found = []
     for aligned in (1.0, 4.0):
         below.transfer = Transfer(np.full(3, aligned), 0.0)
         for _ in range(3):
             owner.forward_begins()
-            channels = (np.ones(3), np.ones(3))
-            owner.planner.observe_batch_norm(code(norm), norm, np.ones(SAMPLES), 1.0, lambda c=channels: c, **options)
+            hand(code(norm), norm, np.ones(SAMPLES), (np.ones(3), np.ones(3)))
+        owner.forward_begins()
         found.append(norm.handed_down)
     assert found == pytest.approx([1.0, 4.0])
 
@@ -344,9 +366,7 @@ def test_each_kind_of_site_has_a_switch_of_its_own(batch_norm: bool):
 
 
 def test_fixed_levels_measure_nothing():
-    owner = session("L2")
-    (site,) = sites(owner)
-    assert code(site, None) is None
+    assert not session("L2").planner.active
 
 
 @EVERY_FAMILY
@@ -476,7 +496,7 @@ def test_predictions_hold_the_variance_of_every_reader(level: str):
     owner.forward_begins()
     record = code(own, np.full(SAMPLES, 9.0))
     read(record, 2.0)
-    owner.planner.observe(record, other, POSITIVE_OUTPUT, 0.5, np.full(SAMPLES, 4.0))
+    read(record, 4.0, other, POSITIVE_OUTPUT, 0.5)
     # a squared step of a ninth of the squared range, a sixth of it the error; affine codes have one side
     noise = 9.0 / 9 / 6
     assert owner.predictions["layer0"] == pytest.approx(SAMPLES * noise * 2.0)
@@ -488,7 +508,7 @@ def test_noise_counts_where_a_reader_feels_it():
     (site,) = sites(owner)
     owner.forward_begins()
     table = np.array([[1.0, 2.0, 30.0, 40.0]])
-    _, record = owner.plan(site, 1, ELEMENTS, TWO_SIDED, lambda stride: table)
+    record = planned(site, table, TWO_SIDED)
     # three bits have 3 levels on the negative and 5 on the positive side
     assert record.noise(BOTH_SIDES, 1.0)[0] == pytest.approx(1 / 4 + 2 / 16)
     assert record.noise(OUTPUT, 1.0)[0] == pytest.approx(30 / 4 + 40 / 16)

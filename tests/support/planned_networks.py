@@ -9,6 +9,9 @@ import numpy as np
 from frameworks import Array, Framework, Model, numbers
 from networks import residual_block
 
+from actnn.model.wrapper import session_of
+from actnn.planning.records import Record
+
 CLASSES = 4
 
 
@@ -102,27 +105,33 @@ def run(framework: Framework, model: Model, steps: int = 3) -> dict[str, Array]:
 
 
 class Widths:
-    """Every code that a model makes while this is entered: the width of each sample, by layer."""
+    """Every code that a model plans while this is entered: the width of each sample, by layer."""
 
     def __init__(self, model: Model) -> None:
-        self.planner = model._session.planner
-        self.of: dict[str, list[list[int]]] = {}
+        self.planner = session_of(model).planner
+        self.records: list[Record] = []
 
     def __enter__(self) -> Widths:
-        plan = self.planner.layout
+        record = self.planner.record
 
-        def noted(site, *arguments):
-            layout, record = plan(site, *arguments)
-            widths = list(layout.sample_bits or (layout.bits,) * layout.samples)
-            self.of.setdefault(site.name, []).append(widths)
-            return layout, record
+        def noted(*arguments):
+            self.records.append(record(*arguments))
+            return self.records[-1]
 
-        self.planner.layout = noted
+        self.planner.record = noted
         return self
 
     def __exit__(self, *_: object) -> None:
         # the noted one lies on the object, before that of the class
-        del self.planner.layout
+        del self.planner.record
+
+    @property
+    def of(self) -> dict[str, list[list[int]]]:
+        """The widths that the kernels decided."""
+        found: dict[str, list[list[int]]] = {}
+        for record in self.records:
+            found.setdefault(record.site.name, []).append(list(record.layout.sample_bits))
+        return found
 
 
 def widths_of(framework: Framework, model: Model, x: Any) -> dict[str, list[int]]:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actnn.errors import FormatError
-from actnn.format import Layout, Part, index_bytes
+from actnn.format import Layout, Part
+from actnn.kernels.blocks import Block, DividedLayout, Division, Span
+from actnn.kernels.forms import Array, BatchNorm, ChannelAffine, Channels, Normalization, OutputAffine, Pool, Status
 
 if TYPE_CHECKING:
     import numpy as np
 
-Array = Any
+__all__ = [
+    "FLOATS",
+    "AnyLayout",
+    "Array",
+    "Arrays",
+    "Backend",
+    "BatchNorm",
+    "Block",
+    "ChannelAffine",
+    "Channels",
+    "DividedLayout",
+    "Division",
+    "Key",
+    "Normalization",
+    "OutputAffine",
+    "Pool",
+    "Span",
+    "Status",
+    "Transfers",
+    "check_buffer",
+]
+
 Key = tuple[int, int, int, int]
+AnyLayout = Layout | DividedLayout
 
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -97,36 +119,74 @@ class Transfers(Protocol):
 class Backend(Protocol):
     """A set of kernels; all of them agree with ``reference`` byte for byte, and in sums but for rounding.
 
-    ``values`` and ``grad`` are dense arrays of shape (samples, elements), in memory order. What makes a code writes it
-    to ``buffer``, contiguous bytes of just its size, where it is given one, and returns that; it raises FormatError for
-    a buffer of another size.
+    ``values``, ``grad`` and ``out`` are dense arrays of shape (samples, elements), in memory order; with ``any_shape``
+    they may have any shape, as long as their elements lie in that order, and ``rows`` tells samples and elements where
+    nothing else does. Poolings over three axes take rows all the same. What makes a code writes it to ``buffer``,
+    contiguous bytes of just its size, where it is given one, and returns that; it raises FormatError for a buffer of
+    another size. What has an ``out`` writes its result there, where it is given, and returns that.
     """
 
     name: str
+    any_shape: bool
 
-    def encode(self, arrays: Arrays, values: Array, layout: Layout, key: Key, buffer: Array | None = None) -> Array:
-        """Return the buffer of a split code."""
+    def encode(
+        self,
+        arrays: Arrays,
+        values: Array,
+        layout: AnyLayout,
+        key: Key,
+        buffer: Array | None = None,
+        division: Division | None = None,
+    ) -> Array:
+        """Return the buffer of a split code.
+
+        With ``division``, the ranges of the values and the widths that follow from them are written to the layout's
+        block first.
+        """
+
+    def divide(self, layout: DividedLayout, division: Division) -> None:
+        """Write the widths and offsets that follow from the ranges of a layout's block to that block.
+
+        With (A-, A+, B-, B+) the ranges of a sample, ``w`` the weights and ``s`` its norm, or 1, noise on a side costs
+        ``(w[0] A- + w[2] B-) s`` and ``(w[1] A+ + w[3] B+) s`` in units of the side's squared step, float64. Every
+        sample has the family's least width; the planes that remain go where they lower the cost most, among equals to
+        the lower width and then to the first sample. Planes are divided evenly, the first samples getting what remains,
+        without weights and where a range or what a plane gains is not finite.
+        """
 
     def decode(
         self,
         arrays: Arrays,
         buffer: Array,
-        layout: Layout,
+        layout: AnyLayout,
         part: Part,
         dtype: str,
-        affine: ChannelAffine | None = None,
+        affine: OutputAffine | None = None,
         samples: range | None = None,
+        out: Array | None = None,
     ) -> Array:
         """Return what a split code, or some of its samples, stands for, of shape (samples, elements).
 
-        With ``affine``, value v of channel c is returned as ``v * scale[c] + shift[c]``.
+        With ``affine``, value v is returned as the output of a BatchNorm: with scale |gamma| and shift
+        beta + |gamma| threshold as ``v * scale + shift``, the shift of a positive part being at least 0. Without a
+        threshold, scale and shift are gamma and beta themselves.
         """
 
-    def encode_mask(self, arrays: Arrays, values: Array, buffer: Array | None = None) -> Array:
+    def encode_mask(
+        self, arrays: Arrays, values: Array, buffer: Array | None = None, rows: tuple[int, int] | None = None
+    ) -> Array:
         """Return one plane of ``not (values <= 0)``."""
 
     def apply_mask(
-        self, arrays: Arrays, mask: Array, layout: Layout | None, grad: Array, above: float, below: float
+        self,
+        arrays: Arrays,
+        mask: Array,
+        layout: AnyLayout | None,
+        grad: Array,
+        above: float,
+        below: float,
+        rows: tuple[int, int] | None = None,
+        out: Array | None = None,
     ) -> Array:
         """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
 
@@ -145,7 +205,9 @@ class Backend(Protocol):
         Positions count row by row. NaN wins, as in the frameworks' own pooling; then the first of equal values.
         """
 
-    def max_pool_backward(self, arrays: Arrays, planes: Array, grad: Array, pool: Pool) -> Array:
+    def max_pool_backward(
+        self, arrays: Arrays, planes: Array, grad: Array, pool: Pool, out: Array | None = None
+    ) -> Array:
         """Return the gradient of the pooled values, of shape (samples, elements)."""
 
     def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
@@ -158,7 +220,7 @@ class Backend(Protocol):
         out: Array,
         channels: Channels,
         normalization: Normalization,
-        layout: Layout,
+        layout: AnyLayout,
         key: Key,
         buffer: Array | None = None,
     ) -> Array:
@@ -170,7 +232,7 @@ class Backend(Protocol):
         """
 
     def gradient_sums(
-        self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: Layout, rectified: bool
+        self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: AnyLayout, rectified: bool
     ) -> tuple[Array, Array]:
         """Return the sums over each channel of ``grad`` and of ``grad * v``, v being the decoded value.
 
@@ -183,7 +245,7 @@ class Backend(Protocol):
         grad: Array,
         channels: Channels,
         code: Array,
-        layout: Layout,
+        layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
     ) -> Array:
@@ -193,7 +255,7 @@ class Backend(Protocol):
         self,
         arrays: Arrays,
         values: Array,
-        layout: Layout,
+        layout: AnyLayout,
         stride: int,
         channels: Channels | None = None,
         normalization: Normalization | None = None,
@@ -211,8 +273,59 @@ class Backend(Protocol):
         All four are NaN where one of the values read is not finite.
         """
 
-    def energy(self, arrays: Arrays, values: Array, stride: int) -> Array:
-        """Return the sum of squares of each sample, float32, from the groups that ``ranges`` reads."""
+    def energy(
+        self,
+        arrays: Arrays,
+        values: Array,
+        stride: int,
+        out: Span | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> Array | None:
+        """Return the sum of squares of each sample, float32, from the groups that ``ranges`` reads.
+
+        With ``out`` they are written there, and nothing is returned.
+        """
+
+    def batch_norm(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        layout: AnyLayout,
+        normalization: BatchNorm,
+        key: Key,
+        buffer: Array,
+        division: Division | None = None,
+    ) -> None:
+        """Write the normalised values to ``out``, their code to ``buffer`` and what backward needs to ``saved``.
+
+        Updates the running statistics where there are some. With ``division``, ranges are measured weighted by the
+        squares of gamma, and divided as ``encode`` does. Comes to ``channel_statistics``, the rules of
+        ``reference.batch_norm``, ``ranges`` and ``normalize``, bit for bit.
+        """
+
+    def batch_norm_backward(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        code: Array,
+        layout: AnyLayout,
+        normalization: BatchNorm,
+        rectified: bool,
+        of_input: bool,
+        grads: Array,
+        out: Array | None,
+        sums: Array | None = None,
+        stride: int = 1,
+        energy: Span | None = None,
+    ) -> None:
+        """Write the gradients of gamma and beta to ``grads`` (2, channels), and that of the input to ``out``.
+
+        ``rectified`` is that of ``gradient_sums``. With ``of_input``, the code is one of the input itself and the
+        second row of ``saved`` the mean. With ``sums``, the gradients of gamma and beta of all processes, only ``out``
+        is written. The energy of ``grad``, by ``stride``, goes to ``energy`` where that is given. Comes to
+        ``gradient_sums``, the rules of ``reference.batch_norm`` and ``gradient``, bit for bit.
+        """
 
 
 def check_buffer(arrays: Arrays, buffer: Array, nbytes: int) -> Array:
@@ -224,72 +337,3 @@ def check_buffer(arrays: Arrays, buffer: Array, nbytes: int) -> Array:
             f"({nbytes},). Give no buffer to have one made."
         )
     return buffer
-
-
-@dataclass(frozen=True)
-class Channels:
-    """How the elements of a sample divide into channels: element e belongs to ``e // inner % count``."""
-
-    count: int
-    inner: int
-
-
-@dataclass(frozen=True)
-class ChannelAffine:
-    """A scale and a shift for each channel, float32."""
-
-    channels: Channels
-    scale: Array
-    shift: Array
-
-
-@dataclass(frozen=True)
-class Normalization:
-    """The float32 arrays, one value a channel, with which ``normalize`` works."""
-
-    slope: Array
-    offset: Array
-    mean: Array
-    inverse: Array
-    threshold: Array
-
-
-@dataclass(frozen=True)
-class Pool:
-    """A max pooling over one to three axes: one number an axis, ``bits`` planes of positions within a window."""
-
-    samples: int
-    channels: int
-    input: tuple[int, ...]
-    output: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    channels_last: bool
-
-    @property
-    def bits(self) -> int:
-        """Width of an index code that holds any position of a window."""
-        return max(1, (math.prod(self.kernel) - 1).bit_length())
-
-    @property
-    def nbytes(self) -> int:
-        """Size of that code."""
-        return index_bytes(self.samples, self.elements[1], self.bits)
-
-    @property
-    def elements(self) -> tuple[int, int]:
-        """Elements of a sample: of the input, and of the output."""
-        return self.channels * math.prod(self.input), self.channels * math.prod(self.output)
-
-
-@dataclass(frozen=True)
-class Status:
-    """Which backend serves host memory, and why."""
-
-    name: str
-    reason: str
-    simd: str
-    threads: int
-    library: str | None

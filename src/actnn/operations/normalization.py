@@ -44,16 +44,15 @@ class Processes(Protocol):
 class Running(Protocol):
     """The running statistics of a layer, of which ``momentum`` weighs the new values.
 
-    ``direct`` tells that kernels can write to ``mean`` and ``variance``.
+    ``unbiased`` tells that the variance averaged is that of a sample. ``direct`` tells that kernels can write to
+    ``mean`` and ``variance``.
     """
 
     mean: Array
     variance: Array
     momentum: float
+    unbiased: bool
     direct: bool
-
-    def correction(self, count: int) -> float:
-        """Return by what the variance of ``count`` values is multiplied before it is averaged."""
 
     def update(self, mean: Array, variance: Array, count: int) -> None:
         """Average new statistics in, where no kernel did."""
@@ -176,13 +175,12 @@ class Normalizing:
         gamma = None if weight is None else tensors.vector(weight)
         beta = None if bias is None else tensors.vector(bias)
         if statistics is not None or running is None:
-            averages, momentum, correction = None, 0.0, 1.0
+            averages, momentum, unbiased = None, 0.0, True
         else:
-            averages, momentum = (running.mean, running.variance), running.momentum
-            correction = running.correction(count)
+            averages, momentum, unbiased = (running.mean, running.variance), running.momentum, running.unbiased
         channels = self.plan.order.channels
         return BatchNorm(
-            channels, self.epsilon, count, gamma, beta, averages, momentum, statistics, constants, correction
+            channels, self.epsilon, count, gamma, beta, averages, momentum, statistics, constants, unbiased
         )
 
     def _statistics(self, x: Array) -> tuple[Array, int]:
@@ -191,8 +189,7 @@ class Normalizing:
         Averages the running statistics.
         """
         tensors, plan = self.tensors, self.plan
-        values = x if plan.direct else plan.order.flat(x)
-        local = plan.backend.channel_statistics(tensors, values, plan.order.channels, plan.order.rows)
+        local = plan.backend.channel_statistics(tensors, plan.order.flat(x), plan.order.channels)
         statistics, count = tensors.stack(local, 0), plan.elements // plan.order.channels.count
         if self.processes is not None:
             statistics, count = joined(tensors, statistics, count, self.processes)

@@ -221,7 +221,7 @@ class Planner:
         for reader, (total, count) in gradients.items():
             reader.gradient = smoothed(reader.gradient, total / count)
         for site, own in observed.items():
-            weights = own[0].weights if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
+            weights = own[0].weights.copy() if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
             site.weights = smoothed(site.weights, weights)
         records = [record for own in observed.values() for record in own]
         self._update_norms(records)

@@ -1,8 +1,8 @@
 """A session's state as plain data: what a checkpoint holds beside weights, so that training goes on bit for bit.
 
 Plain data are None, numbers, strings, lists, and dictionaries with strings for keys: any format stores them, and
-reading them runs no code. Every part of a session says itself which entries its state has; sites are named by index. The
-format has a version, and states of older versions are read for ever (``session.old_states``).
+reading them runs no code. Every part of a session says itself which entries its state has; sites are named by index.
+The format has a version, and states of older versions are read for ever (``session.old_states``).
 """
 
 from __future__ import annotations

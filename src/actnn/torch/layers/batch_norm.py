@@ -21,19 +21,17 @@ class Running:
     """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
 
     __slots__ = ("direct", "mean", "momentum", "variance")
+    unbiased = True
 
     def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
         self.mean, self.variance, self.momentum = mean, variance, momentum
         alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
         self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
 
-    def correction(self, count: int) -> float:
-        """Return by what the variance of so many values is multiplied: torch averages that of a sample."""
-        return count / max(1, count - 1)
-
     def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Average new statistics in."""
-        for running, new in ((self.mean, mean), (self.variance, variance * self.correction(count))):
+        unbiased = variance * (count / max(1, count - 1))
+        for running, new in ((self.mean, mean), (self.variance, unbiased)):
             running.copy_((1.0 - self.momentum) * running + self.momentum * new)
 
 

@@ -6,14 +6,15 @@ Shapes: S samples, R groups of a sample that are read, E = 256 elements of a gro
 from __future__ import annotations
 
 from actnn.errors import FormatError
-from actnn.format import GROUP, Layout
-from actnn.kernels.contract import Array, Arrays, Channels, Normalization
+from actnn.format import GROUP
+from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, Normalization
+from actnn.kernels.reference.numbers import filled
 
 
 def ranges(
     arrays: Arrays,
     values: Array,
-    layout: Layout,
+    layout: AnyLayout,
     stride: int,
     channels: Channels | None,
     normalization: Normalization | None,
@@ -22,7 +23,7 @@ def ranges(
     """Return the sums of squared ranges of ``Backend.ranges``."""
     places, inside = read_elements(arrays, layout.elements, stride, values)
     if layout.samples * layout.elements == 0:
-        return zeros(arrays, (layout.samples, 4), values)
+        return filled(arrays, (layout.samples, 4), 0.0, values)
     x = arrays.cast(values[:, places], "float32")
     channel = None if channels is None else places // channels.inner % channels.count
     if normalization is not None:
@@ -38,7 +39,7 @@ def ranges(
     return arrays.where(finite[:, None] == 1, whole, float("nan"))
 
 
-def squared_ranges(arrays: Arrays, x: Array, layout: Layout) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+def squared_ranges(arrays: Arrays, x: Array, layout: AnyLayout) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Return the squared range (S, R) of the negative and of the positive side, and which elements (S, R, E) are there.
 
     Affine codes know one range only; it counts as that of the positive side.
@@ -57,7 +58,7 @@ def energy(arrays: Arrays, values: Array, stride: int) -> Array:
     samples, elements = values.shape
     places, inside = read_elements(arrays, elements, stride, values)
     if samples * elements == 0:
-        return zeros(arrays, (samples,), values)
+        return filled(arrays, (samples,), 0.0, values)
     x = arrays.cast(values[:, places], "float32")
     return (x * x * inside).sum(-1).sum(-1) * (elements / int(inside.sum()))
 
@@ -74,8 +75,3 @@ def read_elements(arrays: Arrays, elements: int, stride: int, like: Array) -> tu
     places = arrays.arange(0, groups * GROUP, like).reshape(groups, GROUP)[first::stride]
     inside = places < elements
     return arrays.where(inside, places, elements - 1), arrays.cast(inside, "float32")
-
-
-def zeros(arrays: Arrays, shape: tuple[int, ...], like: Array) -> Array:
-    """Return float32 zeros."""
-    return arrays.cast(0 * arrays.empty(shape, "uint8", like), "float32")

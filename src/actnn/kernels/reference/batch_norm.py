@@ -1,4 +1,4 @@
-"""The mathematics of BatchNorm on codes, once for all frameworks: one value a channel, float32.
+"""The mathematics of BatchNorm on codes, one value a channel in float32, and the rows that it joins to one.
 
 The coded value is v = s (x̂ - t): x̂ the normalised input, s the sign of gamma, and t the threshold at which the
 output gamma x̂ + beta changes sign, clipped to the channel's range of x̂ so that a tiny gamma moves nothing far away.
@@ -11,7 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actnn.format import Family, Part
-from actnn.kernels.contract import Array, Arrays, Normalization
+from actnn.kernels.contract import (
+    AnyLayout,
+    Array,
+    Arrays,
+    Backend,
+    BatchNorm,
+    DividedLayout,
+    Division,
+    Key,
+    Normalization,
+    OutputAffine,
+    Span,
+)
+from actnn.kernels.reference.numbers import filled
 
 
 @dataclass(frozen=True)
@@ -108,3 +121,98 @@ def input_coefficients(scheme: Scheme, grad_gamma: Array, grad_beta: Array, coun
 def running(old: Array, new: Array, factor: float) -> Array:
     """Return a running statistic after one step; ``factor`` weighs the new value."""
     return (1.0 - factor) * old + factor * new
+
+
+def forward(
+    rows: Backend,
+    arrays: Arrays,
+    values: Array,
+    out: Array,
+    layout: AnyLayout,
+    normalization: BatchNorm,
+    key: Key,
+    buffer: Array,
+    division: Division | None,
+) -> None:
+    """Do what ``Backend.batch_norm`` says, by the other rows of a backend."""
+    channels = normalization.channels
+    given = normalization.statistics
+    measured = rows.channel_statistics(arrays, values, channels) if given is None else given
+    mean, variance, low, high = (measured[row] for row in range(4))
+    statistics = Statistics(mean, variance, low, high, normalization.count)
+    track(arrays, normalization, statistics)
+    gamma = parameter(arrays, normalization.gamma, 1.0, normalization)
+    beta = parameter(arrays, normalization.beta, 0.0, normalization)
+    prepared, inverse = prepare(arrays, statistics, normalization.epsilon, gamma, beta, layout.family)
+    normalization.saved[0] = inverse
+    if not layout.family.affine:
+        normalization.saved[1] = prepared.threshold
+    if division is not None:
+        assert isinstance(layout, DividedLayout)
+        # readers of the output see gamma times the noise
+        found = rows.ranges(arrays, values, layout, division.stride, channels, prepared, gamma * gamma)
+        layout.block.ranges[:] = arrays.numpy(found)
+        rows.divide(layout, division)
+    rows.normalize(arrays, values, out, channels, prepared, layout, key, buffer)
+
+
+def track(arrays: Arrays, normalization: BatchNorm, statistics: Statistics) -> None:
+    """Update the running statistics, where there are some."""
+    if normalization.running is None:
+        return
+    ratio = statistics.count / max(1, statistics.count - 1) if normalization.unbiased else 1.0
+    for old, new in zip(normalization.running, (statistics.mean, statistics.variance * ratio), strict=True):
+        average = running(arrays.cast(old, "float32"), new, normalization.momentum)
+        old[:] = arrays.cast(average, arrays.dtype(old))
+
+
+def backward(
+    rows: Backend,
+    arrays: Arrays,
+    grad: Array,
+    code: Array,
+    layout: AnyLayout,
+    normalization: BatchNorm,
+    rectified: bool,
+    of_input: bool,
+    grads: Array,
+    out: Array | None,
+    sums: Array | None,
+    stride: int,
+    energy: Span | None,
+) -> None:
+    """Do what ``Backend.batch_norm_backward`` says, by the other rows of a backend."""
+    channels, saved = normalization.channels, normalization.saved
+    gamma = parameter(arrays, normalization.gamma, 1.0, normalization)
+    if of_input:
+        scheme = scheme_of_input(saved[0], gamma, saved[1])
+    else:
+        scheme = scheme_of(arrays, saved[0], gamma, None if layout.family.affine else saved[1])
+    if sums is None:
+        found = rows.gradient_sums(arrays, grad, channels, code, layout, rectified)
+        of_gamma, of_beta = parameter_gradients(scheme, *found)
+        grads[0], grads[1] = of_gamma, of_beta
+        if energy is not None:
+            rows.energy(arrays, grad, stride, energy)
+    else:
+        of_gamma, of_beta = sums[0], sums[1]
+    if out is not None:
+        coefficients = input_coefficients(scheme, of_gamma, of_beta, normalization.count)
+        out[:] = rows.gradient(arrays, grad, channels, code, layout, rectified, coefficients)
+
+
+def output_scale(arrays: Arrays, affine: OutputAffine, part: Part, like: Array) -> tuple[Array, Array]:
+    """Return the scale and the shift of ``Backend.decode``."""
+    gamma = widened(arrays, affine.gamma, 1.0, affine.channels.count, like)
+    beta = widened(arrays, affine.beta, 0.0, affine.channels.count, like)
+    return output_affine(arrays, gamma, beta, affine.threshold, part)
+
+
+def parameter(arrays: Arrays, given: Array | None, default: float, normalization: BatchNorm) -> Array:
+    """Return a parameter as float32, or its default where the layer has none."""
+    return widened(arrays, given, default, normalization.channels.count, normalization.saved)
+
+
+def widened(arrays: Arrays, given: Array | None, default: float, count: int, like: Array) -> Array:
+    """Return an array as float32, or ``count`` times its default where there is none."""
+    return filled(arrays, (count,), default, like) if given is None else arrays.cast(given, "float32")

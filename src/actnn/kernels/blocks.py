@@ -1,0 +1,147 @@
+"""Codes whose samples have widths of their own: what is measured and decided of one, and where that is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actnn.format import Family, Layout, Rounding
+
+Bytes = NDArray[np.uint8]
+
+OFFSET_BYTES = 8
+RANGE_BYTES = 16
+
+
+class Span:
+    """Room for some float32 numbers, one a sample, in memory that a session owns; kernels write to it."""
+
+    __slots__ = ("address", "count", "memory")
+
+    def __init__(self, memory: Bytes, address: int, count: int) -> None:
+        self.memory = memory
+        self.address = address
+        self.count = count
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """The numbers."""
+        return viewed(self.memory, self.address, 4 * self.count).view(np.float32)
+
+
+class Block:
+    """What is measured and decided of one code: offsets, ranges and widths of its samples, in memory of a session.
+
+    The memory may be larger; the block begins at ``address``, a multiple of 8.
+    """
+
+    __slots__ = ("_ranges", "_sample_bits", "_sample_offsets", "address", "memory", "samples")
+
+    def __init__(self, memory: Bytes, address: int, samples: int) -> None:
+        self.memory = memory
+        self.address = address
+        self.samples = samples
+        self._sample_offsets: NDArray[np.int64] | None = None
+        self._ranges: NDArray[np.float32] | None = None
+        self._sample_bits: NDArray[np.uint8] | None = None
+
+    @staticmethod
+    def nbytes(samples: int) -> int:
+        """Size of the block of so many samples."""
+        return (OFFSET_BYTES * (samples + 1) + RANGE_BYTES * samples + samples + 7) // 8 * 8
+
+    @property
+    def ranges_address(self) -> int:
+        """Where the ranges begin."""
+        return self.address + OFFSET_BYTES * (self.samples + 1)
+
+    @property
+    def bits_address(self) -> int:
+        """Where the widths begin."""
+        return self.address + OFFSET_BYTES * (self.samples + 1) + RANGE_BYTES * self.samples
+
+    @property
+    def sample_offsets(self) -> NDArray[np.int64]:
+        """Byte offset of each sample's planes, and the size of the buffer at the end."""
+        if self._sample_offsets is None:
+            found = viewed(self.memory, self.address, OFFSET_BYTES * (self.samples + 1))
+            self._sample_offsets = found.view(np.int64)
+        return self._sample_offsets
+
+    @property
+    def ranges(self) -> NDArray[np.float32]:
+        """The sums of squared ranges of each sample, of shape (samples, 4)."""
+        if self._ranges is None:
+            found = viewed(self.memory, self.ranges_address, RANGE_BYTES * self.samples)
+            self._ranges = found.view(np.float32).reshape(self.samples, 4)
+        return self._ranges
+
+    @property
+    def sample_bits(self) -> NDArray[np.uint8]:
+        """The width of each sample."""
+        if self._sample_bits is None:
+            self._sample_bits = viewed(self.memory, self.bits_address, self.samples)
+        return self._sample_bits
+
+
+class DividedLayout:
+    """A layout whose planes a kernel divides between the samples; it reads as a ``Layout`` once they are divided."""
+
+    __slots__ = (
+        *("block", "elements", "family", "groups", "handle", "nbytes", "plane", "planes", "planes_offset"),
+        *("rounding", "samples"),
+    )
+
+    bits = 0
+
+    def __init__(self, layout: Layout, planes: int, block: Block) -> None:
+        self.samples = layout.samples
+        self.elements = layout.elements
+        self.family: Family = layout.family
+        self.rounding: Rounding = layout.rounding
+        self.groups = layout.groups
+        self.plane = layout.plane
+        self.planes_offset = layout.planes_offset
+        self.planes = planes
+        self.nbytes = layout.planes_offset + planes * layout.plane
+        self.block = block
+        # what a backend made of this layout for itself, once it was given it
+        self.handle: Any = None
+
+    @property
+    def sample_bits(self) -> tuple[int, ...]:
+        """The width of each sample."""
+        return tuple(self.block.sample_bits.tolist())
+
+    @property
+    def sample_offsets(self) -> tuple[int, ...]:
+        """Byte offset of each sample's planes, and the size of the buffer at the end."""
+        return tuple(self.block.sample_offsets.tolist())
+
+
+class Division:
+    """How the planes of a code are divided between its samples: by what noise in their ranges costs.
+
+    ``weights`` are those of A-, A+, B- and B+ of ``Backend.ranges``, None to divide evenly; ``norms`` is a factor for
+    each sample, float64. Ranges are measured on every ``stride``-th group.
+    """
+
+    __slots__ = ("norms", "stride", "weights")
+
+    def __init__(
+        self,
+        stride: int,
+        weights: tuple[float, float, float, float] | None = None,
+        norms: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.stride = stride
+        self.weights = weights
+        self.norms = norms
+
+
+def viewed(memory: Bytes, address: int, nbytes: int) -> Bytes:
+    """Return the bytes of some memory that begin at an address."""
+    start = address - memory.ctypes.data
+    return memory[start : start + nbytes]

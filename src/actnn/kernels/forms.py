@@ -1,0 +1,134 @@
+"""What rows of the kernels take besides arrays: channels, normalisations, poolings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from actnn.format import index_bytes
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How the elements of a sample divide into channels: element e belongs to ``e // inner % count``."""
+
+    count: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class OutputAffine:
+    """The parameters of a BatchNorm, by which its output reads from the coded value.
+
+    One number a channel: gamma and beta of any float, None for 1 and 0, the threshold float32, None for affine codes.
+    """
+
+    channels: Channels
+    gamma: Array | None = None
+    beta: Array | None = None
+    threshold: Array | None = None
+
+
+# without a threshold, gamma and beta are just a scale and a shift
+ChannelAffine = OutputAffine
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """The float32 arrays, one value a channel, with which ``normalize`` works."""
+
+    slope: Array
+    offset: Array
+    mean: Array
+    inverse: Array
+    threshold: Array
+
+
+class BatchNorm:
+    """One call of a BatchNorm in training: its parameters, and what its forward leaves for its backward.
+
+    Arrays are contiguous, with one number a channel: gamma, beta and the running mean and variance of any float, None
+    where there are none, the rest float32. ``statistics`` is (4, channels): mean, variance, minimum and maximum, None
+    where they are to be measured. ``saved`` is (rows, channels): the inverse deviations, then the thresholds where the
+    code has sides. ``count`` is the number of values of a channel over all processes. The running variance is that of
+    ``unbiased`` estimates or not.
+    """
+
+    __slots__ = (
+        *("beta", "channels", "count", "epsilon", "gamma", "momentum", "running", "saved", "statistics", "unbiased"),
+    )
+
+    def __init__(
+        self,
+        channels: Channels,
+        epsilon: float,
+        count: int,
+        gamma: Array | None,
+        beta: Array | None,
+        running: tuple[Array, Array] | None,
+        momentum: float,
+        statistics: Array | None,
+        saved: Array,
+        unbiased: bool = True,
+    ) -> None:
+        self.channels = channels
+        self.epsilon = epsilon
+        self.count = count
+        self.gamma = gamma
+        self.beta = beta
+        self.running = running
+        self.momentum = momentum
+        self.statistics = statistics
+        self.saved = saved
+        self.unbiased = unbiased
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A max pooling over one to three axes: one number an axis, ``bits`` planes of positions within a window."""
+
+    samples: int
+    channels: int
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    channels_last: bool
+
+    # what a backend made of this pooling for itself, once it was given it
+    handle: ClassVar[Any] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the handle: it may hold addresses, which mean nothing in a copy."""
+        return {name: value for name, value in vars(self).items() if name != "handle"}
+
+    @property
+    def bits(self) -> int:
+        """Width of an index code that holds any position of a window."""
+        return max(1, (math.prod(self.kernel) - 1).bit_length())
+
+    @property
+    def nbytes(self) -> int:
+        """Size of that code."""
+        return index_bytes(self.samples, self.elements[1], self.bits)
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """Elements of a sample: of the input, and of the output."""
+        return self.channels * math.prod(self.input), self.channels * math.prod(self.output)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Which backend serves host memory, and why."""
+
+    name: str
+    reason: str
+    simd: str
+    threads: int
+    library: str | None

@@ -1,0 +1,202 @@
+"""The compiled rows of BatchNorm, and of what widths are chosen by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actnn.kernels.contract import (
+    AnyLayout,
+    Array,
+    Arrays,
+    BatchNorm,
+    Channels,
+    Division,
+    Key,
+    Normalization,
+    Span,
+    check_buffer,
+)
+from actnn.kernels.native.calls import Calls, space
+from actnn.kernels.native.library import refuse
+from actnn.kernels.native.structures import (
+    BACKWARD,
+    FORWARD,
+    KEY,
+    c_channels,
+    c_normalization,
+    dtype_code,
+    layer_fields,
+    layout_handle,
+)
+
+
+class BatchNormRows(Calls):
+    """The rows of BatchNorm: whole steps, and the passes that they consist of."""
+
+    def __init__(self, path: Path, simd: str | None = None) -> None:
+        super().__init__(path, simd)
+        self._forward = self._library.actnn_batch_norm_forward
+        self._backward = self._library.actnn_batch_norm_backward
+
+    def batch_norm(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        layout: AnyLayout,
+        normalization: BatchNorm,
+        key: Key,
+        buffer: Array,
+        division: Division | None = None,
+    ) -> None:
+        check_buffer(arrays, buffer, layout.nbytes)
+        room, kept = self._scratch.room(self._workspace(layout, normalization.channels)[0])
+        call = FORWARD.pack(
+            *layer_fields(arrays, normalization, room),
+            self._simd,
+            self._threads(arrays),
+            dtype_code(arrays, values),
+            *key,
+            arrays.pointer(values),
+            arrays.pointer(out),
+            arrays.pointer(buffer),
+        )
+        divided = None if division is None else self._divisions.pack(layout, division)
+        refuse("actnn_batch_norm_forward", self._forward(layout.handle or layout_handle(layout), divided, call))
+        del kept
+
+    def batch_norm_backward(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        code: Array,
+        layout: AnyLayout,
+        normalization: BatchNorm,
+        rectified: bool,
+        of_input: bool,
+        grads: Array,
+        out: Array | None,
+        sums: Array | None = None,
+        stride: int = 1,
+        energy: Span | None = None,
+    ) -> None:
+        room, kept = self._scratch.room(self._workspace(layout, normalization.channels)[1])
+        call = BACKWARD.pack(
+            *layer_fields(arrays, normalization, room),
+            self._simd,
+            self._threads(arrays),
+            dtype_code(arrays, grad),
+            rectified,
+            of_input,
+            arrays.pointer(code),
+            arrays.pointer(grad),
+            arrays.pointer(grads),
+            0 if sums is None else arrays.pointer(sums),
+            0 if out is None else arrays.pointer(out),
+            stride,
+            0 if energy is None else energy.address,
+        )
+        refuse("actnn_batch_norm_backward", self._backward(layout.handle or layout_handle(layout), call))
+        del kept
+
+    def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
+        shape = (*values.shape, c_channels(channels))
+        workspace = arrays.empty((self._library.actnn_statistics_workspace(*shape),), "float32", values)
+        results = tuple(arrays.empty((channels.count,), "float32", values) for _ in range(4))
+        status = self._library.actnn_channel_statistics(
+            *shape,
+            self._simd,
+            self._threads(arrays),
+            arrays.pointer(values),
+            dtype_code(arrays, values),
+            arrays.pointer(workspace),
+            *map(arrays.pointer, results),
+        )
+        refuse("actnn_channel_statistics", status)
+        return results
+
+    def normalize(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        channels: Channels,
+        normalization: Normalization,
+        layout: AnyLayout,
+        key: Key,
+        buffer: Array | None = None,
+    ) -> Array:
+        buffer = space(arrays, values, layout.nbytes, buffer)
+        status = self._library.actnn_normalize(
+            layout.handle or layout_handle(layout),
+            c_channels(channels),
+            c_normalization(arrays, normalization),
+            self._simd,
+            self._threads(arrays),
+            KEY.pack(*key),
+            arrays.pointer(values),
+            arrays.pointer(out),
+            dtype_code(arrays, values),
+            arrays.pointer(buffer),
+        )
+        refuse("actnn_normalize", status)
+        return buffer
+
+    def gradient_sums(
+        self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: AnyLayout, rectified: bool
+    ) -> tuple[Array, Array]:
+        shape = layout.handle or layout_handle(layout), c_channels(channels)
+        workspace = arrays.empty((self._library.actnn_gradient_workspace(*shape),), "float32", grad)
+        sums = arrays.empty((channels.count,), "float32", grad), arrays.empty((channels.count,), "float32", grad)
+        operands = self._gradient(arrays, grad, code, rectified)
+        results = arrays.pointer(workspace), *map(arrays.pointer, sums)
+        refuse("actnn_gradient_sums", self._library.actnn_gradient_sums(*shape, *operands, *results))
+        return sums
+
+    def gradient(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        channels: Channels,
+        code: Array,
+        layout: AnyLayout,
+        rectified: bool,
+        coefficients: tuple[Array, Array, Array],
+    ) -> Array:
+        out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
+        shape = layout.handle or layout_handle(layout), c_channels(channels)
+        operands = self._gradient(arrays, grad, code, rectified)
+        results = *map(arrays.pointer, coefficients), arrays.pointer(out)
+        refuse("actnn_gradient", self._library.actnn_gradient(*shape, *operands, *results))
+        return out
+
+    def _gradient(self, arrays: Arrays, grad: Array, code: Array, rectified: bool) -> tuple[int, ...]:
+        """Return the arguments that both functions of a gradient share."""
+        pointers = arrays.pointer(code), arrays.pointer(grad)
+        return int(rectified), self._simd, self._threads(arrays), *pointers, dtype_code(arrays, grad)
+
+    def ranges(
+        self,
+        arrays: Arrays,
+        values: Array,
+        layout: AnyLayout,
+        stride: int,
+        channels: Channels | None = None,
+        normalization: Normalization | None = None,
+        weight: Array | None = None,
+    ) -> Array:
+        result = arrays.empty((layout.samples, 4), "float32", values)
+        status = self._library.actnn_ranges(
+            layout.handle or layout_handle(layout),
+            None if channels is None else c_channels(channels),
+            None if normalization is None else c_normalization(arrays, normalization),
+            None if weight is None else arrays.pointer(weight),
+            self._simd,
+            self._threads(arrays),
+            stride,
+            arrays.pointer(values),
+            dtype_code(arrays, values),
+            arrays.pointer(result),
+        )
+        refuse("actnn_ranges", status)
+        return result

@@ -1,0 +1,211 @@
+"""The structures of actnn.h as bytes; what is made once for a layout or a pooling stays on it as its handle."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Any
+
+import numpy as np
+
+from actnn.errors import FormatError, UnsupportedError
+from actnn.format import Family
+from actnn.kernels.contract import (
+    FLOATS,
+    AnyLayout,
+    Array,
+    Arrays,
+    BatchNorm,
+    Channels,
+    DividedLayout,
+    Division,
+    Normalization,
+    OutputAffine,
+    Pool,
+)
+from actnn.kernels.reference.division import relief
+
+KEY = struct.Struct("@4I")
+LAYOUT = struct.Struct("@qqii12sPP")
+CHANNELS = struct.Struct("@qq")
+NORMALIZATION = struct.Struct("@5P")
+OUTPUT = struct.Struct("@qq4Pii")
+DIVISION = struct.Struct("@qqPP4diiPPP")
+POOL = struct.Struct("@6q8iii")
+# the layer of both is actnn_batch_norm: 17 members, filled up to a multiple of 8 bytes
+_LAYER = "qqqdd7P5i4x"
+FORWARD = struct.Struct(f"@{_LAYER}3i4IPPP")
+BACKWARD = struct.Struct(f"@{_LAYER}5iPPPPPqP")
+
+DTYPES = {name: number for number, name in enumerate(FLOATS)}
+AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
+EVENLY = (0.0, 0.0, 0.0, 0.0)
+RELIEF_STEPS = 7
+# in floats; more than that is given back after the call
+MOST_SCRATCH = 1 << 16
+
+
+class Handle(bytes):
+    """The bytes of a structure, and the memory that they point to."""
+
+    keep_alive: Any
+
+
+def layout_handle(layout: AnyLayout) -> bytes:
+    """Make the ``actnn_layout`` of a layout, and keep it there."""
+    keep_alive = None
+    bits = offsets = 0
+    if isinstance(layout, DividedLayout):
+        bits, offsets = layout.block.bits_address, layout.block.address
+    elif layout.sample_bits is not None:
+        keep_alive = np.array(layout.sample_bits, np.uint8), np.array(layout.sample_offsets, np.int64)
+        bits, offsets = (int(array.ctypes.data) for array in keep_alive)
+    negative = bytes(layout.family.negative)
+    shape = layout.samples, layout.elements, layout.bits
+    handle = Handle(LAYOUT.pack(*shape, layout.rounding, negative, bits, offsets))
+    handle.keep_alive = keep_alive
+    object.__setattr__(layout, "handle", handle)
+    return handle
+
+
+def pool_handle(pool: Pool) -> bytes:
+    """Make the ``actnn_pool`` of a pooling, and keep it there: one-dimensional pooling has height 1."""
+    flat = len(pool.kernel) == 1
+    sizes = [size for name in AXES for size in (0 if name == "padding" else 1,) * flat + getattr(pool, name)]
+    handle = POOL.pack(pool.samples, pool.channels, *sizes, pool.channels_last, pool.bits)
+    object.__setattr__(pool, "handle", handle)
+    return handle
+
+
+def c_channels(channels: Channels) -> bytes:
+    """Return ``actnn_channels``."""
+    return CHANNELS.pack(channels.count, channels.inner)
+
+
+def c_normalization(arrays: Arrays, normalization: Normalization) -> bytes:
+    """Return ``actnn_normalization``."""
+    return NORMALIZATION.pack(
+        arrays.pointer(normalization.slope),
+        arrays.pointer(normalization.offset),
+        arrays.pointer(normalization.mean),
+        arrays.pointer(normalization.inverse),
+        arrays.pointer(normalization.threshold),
+    )
+
+
+def c_output(arrays: Arrays, affine: OutputAffine, workspace: int) -> bytes:
+    """Return ``actnn_output``."""
+    gamma, gamma_dtype = number_array(arrays, affine.gamma)
+    beta, beta_dtype = number_array(arrays, affine.beta)
+    threshold = 0 if affine.threshold is None else arrays.pointer(affine.threshold)
+    form = affine.channels.count, affine.channels.inner
+    return OUTPUT.pack(*form, gamma, beta, threshold, workspace, gamma_dtype, beta_dtype)
+
+
+def layer_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tuple[Any, ...]:
+    """Return the members of ``actnn_batch_norm``."""
+    gamma, gamma_dtype = number_array(arrays, normalization.gamma)
+    beta, beta_dtype = number_array(arrays, normalization.beta)
+    mean = variance = mean_dtype = variance_dtype = 0
+    if normalization.running is not None:
+        mean, mean_dtype = number_array(arrays, normalization.running[0])
+        variance, variance_dtype = number_array(arrays, normalization.running[1])
+    statistics = 0 if normalization.statistics is None else arrays.pointer(normalization.statistics)
+    return (
+        normalization.channels.count,
+        normalization.channels.inner,
+        normalization.count,
+        normalization.epsilon,
+        normalization.momentum,
+        gamma,
+        beta,
+        mean,
+        variance,
+        statistics,
+        arrays.pointer(normalization.saved),
+        workspace,
+        gamma_dtype,
+        beta_dtype,
+        mean_dtype,
+        variance_dtype,
+        normalization.unbiased,
+    )
+
+
+def number_array(arrays: Arrays, x: Array | None) -> tuple[int, int]:
+    """Return address and dtype of an array that may be absent."""
+    return (0, 0) if x is None else (arrays.pointer(x), dtype_code(arrays, x))
+
+
+def dtype_code(arrays: Arrays, x: Array) -> int:
+    """Return the ABI's number of an array's dtype."""
+    name = arrays.dtype(x)
+    if name not in DTYPES:
+        raise UnsupportedError(f"the kernels take {', '.join(FLOATS)}; they were given {name}.")
+    return DTYPES[name]
+
+
+class Divisions:
+    """Makes ``actnn_division``; remembers where the norms lie, which all codes of a step share."""
+
+    def __init__(self) -> None:
+        self._norms: tuple[Any, int] = (None, 0)
+
+    def pack(self, layout: AnyLayout, division: Division) -> bytes:
+        """Return the bytes of a division of a layout's planes."""
+        if not isinstance(layout, DividedLayout):
+            raise FormatError("planes can only be divided in a DividedLayout: make one of the layout and a block.")
+        block, family, weights = layout.block, layout.family, division.weights
+        return DIVISION.pack(
+            layout.planes,
+            division.stride,
+            relief_address(family),
+            0 if division.norms is None else self._address(division.norms, layout.samples),
+            *(EVENLY if weights is None else weights),
+            weights is not None,
+            family.least_bits,
+            block.ranges_address,
+            block.bits_address,
+            block.address,
+        )
+
+    def _address(self, norms: Any, samples: int) -> int:
+        known, address = self._norms
+        if known is not norms:
+            if norms.dtype != np.float64 or not norms.flags.c_contiguous:
+                raise FormatError(f"norms of type {norms.dtype} were given: expected float64, one after another.")
+            address = int(norms.ctypes.data)
+            self._norms = norms, address
+        if len(norms) != samples:
+            raise FormatError(f"{len(norms)} norms were given for {samples} samples: expected one each.")
+        return address
+
+
+# by the numbers that a family consists of: memory, and its address
+_RELIEFS: dict[tuple[Any, ...], tuple[np.ndarray, int]] = {}
+
+
+def relief_address(family: Family) -> int:
+    """Return the address of what each plane relieves: seven numbers a side, negative first, 0 past the last plane."""
+    name = family.negative, family.least_bits
+    if name not in _RELIEFS:
+        table = np.zeros((2, RELIEF_STEPS))
+        for side, falls in zip(table, relief(family), strict=True):
+            side[: len(falls)] = falls
+        _RELIEFS[name] = table, int(table.ctypes.data)
+    return _RELIEFS[name][1]
+
+
+class Scratch(threading.local):
+    """Memory of each thread that kernels may write to during a call."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(MOST_SCRATCH, np.float32)
+        self._address = int(self._memory.ctypes.data)
+
+    def room(self, floats: int) -> tuple[int, Any]:
+        """Return the address of some floats, and what must live as long as they are used."""
+        if floats <= MOST_SCRATCH:
+            return self._address, None
+        memory = np.empty(floats, np.float32)
+        return int(memory.ctypes.data), memory

@@ -1,0 +1,209 @@
+"""The backend that defines all others."""
+
+from __future__ import annotations
+
+from actnn.format import Part
+from actnn.kernels.contract import (
+    AnyLayout,
+    Array,
+    Arrays,
+    BatchNorm,
+    Channels,
+    DividedLayout,
+    Division,
+    Key,
+    Normalization,
+    OutputAffine,
+    Pool,
+    Span,
+    check_buffer,
+)
+from actnn.kernels.reference import batch_norm, codes, division, passes, pooling, sampling
+
+
+class Reference:
+    """The backend that defines all others."""
+
+    name = "reference"
+    any_shape = False
+
+    def encode(
+        self,
+        arrays: Arrays,
+        values: Array,
+        layout: AnyLayout,
+        key: Key,
+        buffer: Array | None = None,
+        division: Division | None = None,
+    ) -> Array:
+        if division is not None:
+            assert isinstance(layout, DividedLayout)
+            layout.block.ranges[:] = arrays.numpy(self.ranges(arrays, values, layout, division.stride))
+            self.divide(layout, division)
+        return written(arrays, codes.encode(arrays, arrays.cast(values, "float32"), None, layout, key), buffer)
+
+    def divide(self, layout: DividedLayout, chosen: Division) -> None:
+        division.divide(layout, chosen)
+
+    def decode(
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: AnyLayout,
+        part: Part,
+        dtype: str,
+        affine: OutputAffine | None = None,
+        samples: range | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        values = codes.decode(arrays, buffer, layout, part)
+        if affine is not None:
+            scale, shift = batch_norm.output_scale(arrays, affine, part, buffer)
+            values = passes.scaled(values, affine.channels, scale, shift)
+        if samples is not None:
+            values = values[samples.start : samples.stop]
+        return placed(arrays.cast(values, dtype), out)
+
+    def encode_mask(
+        self, arrays: Arrays, values: Array, buffer: Array | None = None, rows: tuple[int, int] | None = None
+    ) -> Array:
+        return self.encode_index(arrays, codes.above_zero(arrays, values), 1, buffer)
+
+    def apply_mask(
+        self,
+        arrays: Arrays,
+        mask: Array,
+        layout: AnyLayout | None,
+        grad: Array,
+        above: float,
+        below: float,
+        rows: tuple[int, int] | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        samples, elements = grad.shape
+        if layout is None:
+            chosen = codes.decode_index(arrays, mask, samples, elements, 1) > 0
+        else:
+            chosen = codes.split_mask(arrays, mask, layout)
+        return placed(passes.apply_mask(arrays, chosen, grad, above, below), out)
+
+    def encode_index(self, arrays: Arrays, values: Array, bits: int, buffer: Array | None = None) -> Array:
+        return written(arrays, codes.encode_index(arrays, values, bits), buffer)
+
+    def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
+        return codes.decode_index(arrays, planes, samples, elements, bits)
+
+    def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
+        return written(arrays, pooling.max_pool(arrays, values, out, pool), buffer)
+
+    def max_pool_backward(
+        self, arrays: Arrays, planes: Array, grad: Array, pool: Pool, out: Array | None = None
+    ) -> Array:
+        return placed(pooling.max_pool_backward(arrays, planes, grad, pool), out)
+
+    def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
+        return passes.channel_statistics(arrays, values, channels)
+
+    def normalize(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        channels: Channels,
+        normalization: Normalization,
+        layout: AnyLayout,
+        key: Key,
+        buffer: Array | None = None,
+    ) -> Array:
+        return written(arrays, passes.normalize(arrays, values, out, channels, normalization, layout, key), buffer)
+
+    def gradient_sums(
+        self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: AnyLayout, rectified: bool
+    ) -> tuple[Array, Array]:
+        return passes.gradient_sums(arrays, grad, channels, code, layout, rectified)
+
+    def gradient(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        channels: Channels,
+        code: Array,
+        layout: AnyLayout,
+        rectified: bool,
+        coefficients: tuple[Array, Array, Array],
+    ) -> Array:
+        return passes.gradient(arrays, grad, channels, code, layout, rectified, coefficients)
+
+    def ranges(
+        self,
+        arrays: Arrays,
+        values: Array,
+        layout: AnyLayout,
+        stride: int,
+        channels: Channels | None = None,
+        normalization: Normalization | None = None,
+        weight: Array | None = None,
+    ) -> Array:
+        return sampling.ranges(arrays, values, layout, stride, channels, normalization, weight)
+
+    def energy(
+        self,
+        arrays: Arrays,
+        values: Array,
+        stride: int,
+        out: Span | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> Array | None:
+        found = sampling.energy(arrays, values, stride)
+        if out is None:
+            return found
+        out.values[:] = arrays.numpy(found)
+        return None
+
+    def batch_norm(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        layout: AnyLayout,
+        normalization: BatchNorm,
+        key: Key,
+        buffer: Array,
+        division: Division | None = None,
+    ) -> None:
+        batch_norm.forward(self, arrays, values, out, layout, normalization, key, buffer, division)
+
+    def batch_norm_backward(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        code: Array,
+        layout: AnyLayout,
+        normalization: BatchNorm,
+        rectified: bool,
+        of_input: bool,
+        grads: Array,
+        out: Array | None,
+        sums: Array | None = None,
+        stride: int = 1,
+        energy: Span | None = None,
+    ) -> None:
+        batch_norm.backward(
+            *(self, arrays, grad, code, layout, normalization, rectified, of_input, grads, out, sums, stride, energy)
+        )
+
+
+def written(arrays: Arrays, code: Array, buffer: Array | None) -> Array:
+    """Return a code where its bytes are wanted: in a buffer that the caller gave, or where they are."""
+    if buffer is None:
+        return code
+    check_buffer(arrays, buffer, len(code))[:] = code
+    return buffer
+
+
+def placed(result: Array, out: Array | None) -> Array:
+    """Return a result where it is wanted: in an array that the caller gave, or where it is."""
+    if out is None:
+        return result
+    out[:] = result
+    return out

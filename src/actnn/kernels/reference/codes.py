@@ -1,0 +1,209 @@
+"""The definition of the format in plain array operations; runs on any device of any framework.
+
+Shapes: S samples, G groups of a sample, E = 256 elements of a group, B = 32 bytes of a plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from actnn.format import GROUP, KEY_BYTES, PLANE_BYTES, SCALE_BYTES, Part, Rounding, index_bytes, plane_bytes
+from actnn.kernels.contract import AnyLayout, Array, Arrays, Key
+from actnn.kernels.reference.numbers import (
+    HALF,
+    bfloat16_down,
+    bfloat16_scale,
+    bfloat16_value,
+    big_integers,
+    divide,
+    group_noise,
+    little_endian,
+    masked,
+)
+
+STEP = 1 << 16
+POISON = 0x7FC0
+
+
+def encode(arrays: Arrays, values: Array, sides: Array | None, layout: AnyLayout, key: Key) -> Array:
+    """Return the buffer of float32 values; ``sides`` decides where they lie in place of their own sign."""
+    grouped = group(arrays, values, layout.elements)
+    grouped_sides = above_zero(arrays, grouped) if sides is None else group(arrays, sides, layout.elements)
+    words_of_key = [arrays.arange(word, word + 1, values) for word in key]
+    scales, planes = [words_of_key[0][:0]], []
+    for start, stop, bits in runs(layout):
+        noise = group_noise(arrays, words_of_key, layout, start, stop)
+        stored, words = quantize(arrays, grouped[start:stop], grouped_sides[start:stop], layout, bits, noise)
+        scales.append(stored.reshape(-1))
+        planes.append(pack(arrays, words, layout.elements, bits))
+    key_bytes = little_endian(arrays, arrays.concatenate(words_of_key, 0), 4)
+    scale_bytes = little_endian(arrays, arrays.concatenate(scales, 0), SCALE_BYTES)
+    return arrays.cast(arrays.concatenate([key_bytes, scale_bytes, *planes], 0), "uint8")
+
+
+def decode(arrays: Arrays, buffer: Array, layout: AnyLayout, part: Part) -> Array:
+    """Return the float32 values of a buffer."""
+    integers = arrays.cast(buffer, "int64")
+    key = big_integers(integers[:KEY_BYTES], 4)
+    words_of_key = [key[index : index + 1] for index in range(4)]
+    stored = big_integers(integers[KEY_BYTES : layout.planes_offset], SCALE_BYTES)
+    scales = arrays.bits_float(stored << 16).reshape(layout.samples, layout.groups, 1, layout.family.scales)
+    parts, offsets = [], layout.sample_offsets
+    for start, stop, bits in runs(layout):
+        words = unpack(arrays, integers[offsets[start] : offsets[stop]], stop - start, layout.elements, bits)
+        noise = group_noise(arrays, words_of_key, layout, start, stop)
+        values = dequantize(arrays, words, scales[start:stop], layout, bits, noise, part)
+        parts.append(ungroup(values, layout.elements))
+    return arrays.concatenate(parts, 0) if parts else scales.reshape(0, layout.elements)
+
+
+def encode_index(arrays: Arrays, values: Array, bits: int) -> Array:
+    """Return the planes of integers (S, elements)."""
+    samples, elements = values.shape
+    index_bytes(samples, elements, bits)
+    words = group(arrays, arrays.cast(values, "int64"), elements)
+    return arrays.cast(pack(arrays, words, elements, bits), "uint8")
+
+
+def decode_index(arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
+    """Return the int32 values of planes."""
+    words = unpack(arrays, arrays.cast(planes, "int64"), samples, elements, bits)
+    return arrays.cast(ungroup(words, elements), "int32")
+
+
+def runs(layout: AnyLayout) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, stop, width) for each run of samples of equal width."""
+    widths = layout.sample_bits
+    if widths is None:
+        yield 0, layout.samples, layout.bits
+        return
+    start = 0
+    for stop in range(1, layout.samples + 1):
+        if stop == layout.samples or widths[stop] != widths[start]:
+            yield start, stop, widths[start]
+            start = stop
+
+
+def group(arrays: Arrays, values: Array, elements: int) -> Array:
+    """Cut (S, elements) into (S, G, E)."""
+    samples = values.shape[0]
+    short = -elements % GROUP
+    if short:
+        # pad with the last value, not zero: a zero would widen the range of the final group
+        values = arrays.concatenate([values] + [values[:, -1:]] * short, 1)
+    return values.reshape(samples, -(-elements // GROUP), GROUP)
+
+
+def ungroup(values: Array, elements: int) -> Array:
+    """Return (S, G, E) as (S, elements)."""
+    samples, groups, _ = values.shape
+    return values.reshape(samples, groups * GROUP)[:, :elements]
+
+
+def above_zero(arrays: Arrays, x: Array) -> Array:
+    """Return ``not (x <= 0)`` as 0 and 1: NaN counts as above, as in the frameworks' own ReLU."""
+    below = x <= 0
+    return 1 - arrays.cast(below, "int64")
+
+
+def quantize(arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int, noise: Array) -> tuple[Array, Array]:
+    """Return the stored scales (S, G, scales) as bfloat16 bits, and the words (S, G, E)."""
+    negative = layout.family.negative[bits]
+    positive = 2**bits - negative
+    low, high = arrays.amin(x), arrays.amax(x)
+    if layout.family.affine:
+        zero = bfloat16_down(arrays, low)
+        base = bfloat16_value(arrays, zero)
+        stored = arrays.stack([zero, bfloat16_scale(arrays, high - base)], -1)
+        offset = x - base[..., None]
+    else:
+        stored = arrays.stack([bfloat16_scale(arrays, -low), bfloat16_scale(arrays, high)], -1)
+        offset = abs(x)
+    scales = bfloat16_value(arrays, stored)
+    finite = arrays.cast(arrays.isfinite(scales), "int64").sum(-1) == 2
+    finite = arrays.cast(finite, "int64") * arrays.amin(arrays.cast(arrays.isfinite(x), "int64"))
+    sound = finite[..., None] == 1
+    stored = arrays.where(sound, stored, POISON)[..., 2 - layout.family.scales :]
+
+    level = fixed_point(arrays, offset, scales[..., 1:], positive)
+    if layout.family.affine:
+        return stored, arrays.where(sound, (level + noise) >> 16, 0)
+    below = fixed_point(arrays, offset, scales[..., :1], negative)
+    step = (arrays.where(side == 1, level, below) + noise) >> 16
+    step = arrays.where(sound, step, 0)
+    return stored, arrays.where(side == 1, negative + step, negative - 1 - step)
+
+
+def fixed_point(arrays: Arrays, offset: Array, scale: Array, levels: int) -> Array:
+    """Return the position of each offset between the levels of its side, in units of 2^-16 steps."""
+    top = STEP * (levels - 1)
+    usable = arrays.isfinite(scale) & (scale > 0)
+    divisor = arrays.where(usable, scale, 1.0)
+    factor = arrays.where(usable, divide(float(top), divisor), 0.0)
+    position = arrays.rint(offset * factor)
+    position = arrays.where(position <= top, position, float(top))
+    # what is not finite belongs to a poisoned group, whose words are set by the caller
+    return arrays.cast(arrays.where(arrays.isfinite(offset), position, 0.0), "int64")
+
+
+def dequantize(
+    arrays: Arrays, words: Array, scales: Array, layout: AnyLayout, bits: int, noise: Array, part: Part
+) -> Array:
+    """Return the values (S, G, E) that words stand for; ``scales`` is (S, G, 1, scales)."""
+    negative = layout.family.negative[bits]
+    positive = 2**bits - negative
+    dither = HALF - 2 * noise if layout.rounding is Rounding.DITHER else 0 * noise
+    step = divide(scales[..., -1], 2.0 * STEP * (positive - 1))
+    if layout.family.affine:
+        return scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
+    nothing = 0 * scales[..., -1]
+    side = words >= negative
+    levels = arrays.where(side, words - negative, negative - 1 - words)
+    position = arrays.cast(2 * STEP * levels + dither, "float32")
+    if part is Part.POSITIVE:
+        return arrays.where(side, position * step, nothing)
+    below = divide(scales[..., 0], 2.0 * STEP * (negative - 1)) if negative > 1 else nothing
+    return position * arrays.where(side, step, -below)
+
+
+def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
+    """Return ``word >= N`` of a split code, of shape (samples, elements)."""
+    integers = arrays.cast(buffer, "int64")
+    parts, offsets = [], layout.sample_offsets
+    for start, stop, bits in runs(layout):
+        planes = integers[offsets[start] : offsets[stop]]
+        words = ungroup(unpack(arrays, planes, stop - start, layout.elements, bits), layout.elements)
+        parts.append(words >= layout.family.negative[bits])
+    return arrays.concatenate(parts, 0) if parts else integers[:0].reshape(0, layout.elements) > 0
+
+
+def pack(arrays: Arrays, words: Array, elements: int, bits: int) -> Array:
+    """Return the planes of words (S, G, E) as a flat run of bytes, the last group trimmed to its length."""
+    samples, groups, _ = words.shape
+    within = arrays.arange(0, groups * GROUP, words).reshape(1, groups, GROUP) < elements
+    words = arrays.where(within, words, 0)
+    eights = words.reshape(samples, groups, 1, PLANE_BYTES, 8)
+    weights = 1 << arrays.arange(0, 8, words)
+    planes = [(masked(arrays, eights >> plane, 1) * weights).sum(-1) for plane in range(bits)]
+    whole = arrays.concatenate(planes, 2)
+    full, tail = elements // GROUP, -(-(elements % GROUP) // 8)
+    flat = whole[:, :full].reshape(samples, full * bits * PLANE_BYTES)
+    if tail:
+        flat = arrays.concatenate([flat, whole[:, full, :, :tail].reshape(samples, bits * tail)], 1)
+    return flat.reshape(-1)
+
+
+def unpack(arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
+    """Return the words (S, G, E) of a run of planes; what lies past a sample's end is 0."""
+    full, tail = elements // GROUP, -(-(elements % GROUP) // 8)
+    flat = planes.reshape(samples, bits * plane_bytes(elements))
+    whole = flat[:, : full * bits * PLANE_BYTES].reshape(samples, full, bits, PLANE_BYTES)
+    if tail:
+        short = flat[:, full * bits * PLANE_BYTES :].reshape(samples, 1, bits, tail)
+        if tail < PLANE_BYTES:
+            short = arrays.concatenate([short] + [0 * short[..., :1]] * (PLANE_BYTES - tail), 3)
+        whole = arrays.concatenate([whole, short], 1)
+    digits = masked(arrays, whole[..., None] >> arrays.arange(0, 8, planes), 1)
+    digits = digits.reshape(samples, full + bool(tail), bits, GROUP)
+    weights = (1 << arrays.arange(0, bits, planes)).reshape(bits, 1)
+    return (digits * weights).sum(2)
