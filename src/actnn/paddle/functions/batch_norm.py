@@ -18,15 +18,12 @@ class Running:
     """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
 
     __slots__ = ("direct", "mean", "momentum", "variance")
+    unbiased = False
 
     def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
         self.mean, self.variance, self.momentum = mean.detach(), variance.detach(), momentum
         alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
         self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
-
-    def correction(self, count: int) -> float:
-        """Return by what the variance of so many values is multiplied: Paddle averages that of the batch itself."""
-        return 1.0
 
     def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Average new statistics in."""
@@ -79,7 +76,7 @@ class FixedBatchNormFunction(Function):
         if ctx.inputs.needed[1]:
             kept = x.detach()
             ctx.site.keeps(ARRAYS.nbytes(x))
-        inverse = 1.0 / paddle.sqrt(running.variance + epsilon)
+        inverse = 1.0 / ARRAYS.sqrt(running.variance + epsilon)
         save(ctx, kept, weight, running.mean, inverse)
         return exact(x, running.mean, running.variance, weight, bias)
 
