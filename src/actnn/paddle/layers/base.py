@@ -27,7 +27,7 @@ class Compressed(CompressedLayer, nn.Layer):
         if not paddle.in_dynamic_mode():
             self.check_static()
             return False
-        if not (paddle.is_grad_enabled() and self.site.session.policy.compress) or 0 in x.shape:
+        if not (paddle.is_grad_enabled() and self.compresses()) or 0 in x.shape:
             return False
         if not x.stop_gradient:
             return True
@@ -35,9 +35,13 @@ class Compressed(CompressedLayer, nn.Layer):
         own = (getattr(self, name, None) for name in ("weight", "bias"))
         return any(parameter is not None and not parameter.stop_gradient for parameter in own)
 
+    def compresses(self) -> bool:
+        """Tell whether this layer's level lets it keep codes."""
+        return self.site.session.policy.compress
+
     def check_static(self) -> None:
         """Raise UnsupportedError where this layer is to train in a static graph."""
-        if self.training and self.site.session.policy.compress:
+        if self.training and self.compresses():
             raise UnsupportedError(
                 f"{self.site.name!r} is to train in a static graph, where nothing can be kept as codes: expected "
                 "dynamic mode. Call paddle.disable_static(), train without paddle.jit.to_static, or call "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import paddle
 from paddle import Tensor, nn
 from paddle import distributed as dist
 from paddle.nn import functional as F
@@ -47,9 +48,10 @@ class CompressedBatchNorm(Compressed):
         )
         return self.plainly(input) if y is None else y
 
-    def records(self, x: Tensor) -> bool:
-        """Tell whether codes are to serve this call's gradient."""
-        return self.site.session.policy.compress_batch_norm and super().records(x)
+    def compresses(self) -> bool:
+        """Tell whether this layer's level lets it keep codes."""
+        policy = self.site.session.policy
+        return policy.compress and policy.compress_batch_norm
 
     def processes(self) -> Processes | None:
         """Return the processes that share the statistics of this call; None where there are no others."""
@@ -157,9 +159,9 @@ class QSyncBatchNorm(CompressedBatchNorm, nn.SyncBatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised: by the joint batch in training, by the running statistics in evaluation."""
-        if self.training or not ARRAYS.on_host(x):
+        if self.training or (paddle.in_dynamic_mode() and not ARRAYS.on_host(x)):
             return super().forward(x)
-        # Paddle's own has no kernel for the host
+        # Paddle's own has no kernel for the host, where a saved static graph may be run
         options: dict[str, Any] = {"epsilon": self._epsilon, "data_format": self.data_format()}
         options |= {"training": False, "use_global_stats": self._use_global_stats, "momentum": self._momentum}
         return F.batch_norm(x, self._mean, self._variance, self.weight, self.bias, **options)
@@ -170,7 +172,6 @@ class QSyncBatchNorm(CompressedBatchNorm, nn.SyncBatchNorm):
 
     def processes(self) -> Processes | None:
         """Return the processes that share statistics, in training with more than one of them."""
-        policy = self.site.session.policy
-        if not (self.training and policy.compress and policy.compress_batch_norm):
+        if not (self.training and self.compresses()):
             return None
         return Processes() if dist.is_initialized() and dist.get_world_size() > 1 else None

@@ -28,6 +28,10 @@ class CompressedMaxPool(Compressed):
         return "it returns indices" if layer.return_mask else None
 
     def forward(self, x: Tensor) -> Any:
+        """Return the maxima of an input."""
+        return self.maxima(x)
+
+    def maxima(self, x: Tensor) -> Any:
         """Return the maxima of an input; with ``return_mask`` the layer works as the plain one."""
         if self.return_mask or not self.records(x):
             return self.plainly(x)
@@ -90,8 +94,8 @@ class QMaxPool1D(CompressedMaxPool, nn.MaxPool1D):
     plain, rank = nn.MaxPool1D, 1
 
     def forward(self, input: Tensor) -> Any:
-        """Return the maxima of an input; Paddle gives it another name here."""
-        return super().forward(input)
+        """Return the maxima of an input."""
+        return self.maxima(input)
 
     def kernel(self) -> Any:
         """Return the size of a window."""
