@@ -85,13 +85,12 @@ class Reading:
         order = self.order
         tensors, store = order.tensors, site.session.store
         mask = saved if store.keeps_in_place else store.get(tensors, saved)
-        out = tensors.unfilled(order, tensors.dtype(grad), grad)
-        direct = self.backend.any_shape
-        values = grad if direct and order.dense(grad) else order.flat(grad)
-        self.backend.apply_mask(
-            tensors, mask, self.layout, values, above, below, order.rows, out if direct else order.flat(out)
-        )
-        return out
+        if self.backend.any_shape and order.dense(grad):
+            out = tensors.alike(grad)
+            self.backend.apply_mask(tensors, mask, self.layout, grad, above, below, order.rows, out)
+            return out
+        masked = self.backend.apply_mask(tensors, mask, self.layout, order.flat(grad), above, below)
+        return order.shaped(masked)
 
     def parts(
         self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
@@ -142,20 +141,26 @@ class Kept:
         return Kept(positive, self.tensors)
 
 
-def encode(tensors: Tensors, x: Array, form: Form, site: Site, family: Family = AFFINE) -> Kept | None:
-    """Return a code of ``x``; None where that would not be smaller than ``x`` itself."""
+def encode(
+    tensors: Tensors, x: Array, form: Form, site: Site, family: Family = AFFINE, exact_bytes: int = 0
+) -> Kept | None:
+    """Return a code of ``x``; None where that would not be smaller than ``x`` itself.
+
+    ``exact_bytes`` are what exact training would keep for it, where nobody has counted that yet.
+    """
     plan = code_plan(tensors, site, x, form, family)
     if not plan.smaller:
         site.session.check_open()
         return None
     buffer, layout, record = plan.encode(tensors, x)
-    plan.account(layout)
+    plan.account(layout, 0, exact_bytes)
     return Kept(Reading(plan.order, plan.backend, layout, record), (site.store(tensors, buffer),))
 
 
-def itself(tensors: Tensors, x: Array, site: Site) -> Kept:
+def itself(tensors: Tensors, x: Array, site: Site, exact_bytes: int = 0) -> Kept:
     """Return the activation as it is."""
-    site.keeps(tensors.nbytes(x))
+    check_floating(tensors, x, site.name)
+    site.keeps(tensors.nbytes(x), exact_bytes)
     order = tensors.order(x, batched=len(x.shape) > 1)
     return Kept(Reading(order, kernels.select(tensors, x)), (tensors.detach(x),))
 
@@ -185,11 +190,9 @@ def keep(tensors: Tensors, x: Array, site: Site, training: bool) -> Kept:
             tag.owner.read_by(site, exact_bytes)
             shared: Kept = tag.kept
             return shared
-    site.keeps(0, exact_bytes)
-    check_floating(tensors, x, site.name)
-    kept = encode(tensors, x, form, site) if training else None
+    kept = encode(tensors, x, form, site, AFFINE, exact_bytes) if training else None
     if kept is None:
-        return itself(tensors, x, site)
+        return itself(tensors, x, site, exact_bytes)
     if session.policy.share_codes and tensors.recorded(x):
         tag.kept, tag.owner, tag.readers, tag.bypass = kept, site, Readers(), None
     return kept
@@ -220,4 +223,5 @@ def backward_begins(site: Site, recording: bool) -> None:
             f"the gradient of a gradient was asked for at {site.name!r}, where only a code of the activation is kept. "
             f"Call backward without create_graph, or leave this layer exact with QModule(model, exact=[{site.name!r}])."
         )
-    site.session.backward_begins()
+    if not site.session.backward_noted:
+        site.session.backward_begins()

@@ -61,7 +61,7 @@ class Running(Protocol):
 def batch_norm(
     tensors: Tensors,
     x: Array,
-    order: Order,
+    order: Order | None,
     site: Site,
     epsilon: float,
     running: Running | None,
@@ -71,7 +71,8 @@ def batch_norm(
 ) -> Array | None:
     """Return ``x`` normalised by the batch; None where the plain layer serves, whose input is then kept.
 
-    ``exact`` normalises by a given mean and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd,
+    ``order`` says where the channels are, where the tensor does not tell itself. ``exact`` normalises by a given mean
+    and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd,
     and returns the output and, where an in-place ReLU may come, a shorter way for its gradient.
     """
     session, form = site.session, tensors.form(x)
@@ -82,9 +83,8 @@ def batch_norm(
         site.keeps(exact_bytes, exact_bytes)
         return None
     session.check_open()
-    site.keeps(0, exact_bytes)
     site.below = tag.source
-    call = Normalizing(tensors, site, plan, epsilon, exact, running, shared, processes)
+    call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes)
     y, bypass = apply(x, call)
     if call.kept is not None and session.policy.share_codes and tensors.recorded(y):
         tag = session.tags.fresh(tensors, y, tensors.form(y))
@@ -108,13 +108,14 @@ def shared_code(tag: Tag, site: Site) -> Kept | None:
 class Normalizing:
     """One call of a BatchNorm in training: what its forward is given, and what it leaves for the layer.
 
-    ``exact`` normalises by a given mean and variance. ``shared`` is a code of the input that another layer made,
-    ``processes`` those that share the statistics. ``saved`` and ``kept`` hold tensors and must not outlive the forward.
+    ``exact`` normalises by a given mean and variance. ``exact_bytes`` are what exact training would keep of the input,
+    where nobody has counted that yet. ``shared`` is a code of the input that another layer made, ``processes`` those
+    that share the statistics. ``saved`` and ``kept`` hold tensors and must not outlive the forward.
     """
 
     __slots__ = (
-        *("backward", "epsilon", "exact", "kept", "plan", "processes", "readers", "running", "saved", "shared"),
-        *("site", "tensors"),
+        *("backward", "epsilon", "exact", "exact_bytes", "kept", "plan", "processes", "readers", "running", "saved"),
+        *("shared", "site", "tensors"),
     )
 
     def __init__(
@@ -124,12 +125,13 @@ class Normalizing:
         plan: CodePlan,
         epsilon: float,
         exact: Callable[..., Array],
+        exact_bytes: int,
         running: Running | None = None,
         shared: Kept | None = None,
         processes: Processes | None = None,
     ) -> None:
         self.tensors, self.site, self.plan, self.epsilon, self.exact = tensors, site, plan, epsilon, exact
-        self.running, self.shared, self.processes = running, shared, processes
+        self.exact_bytes, self.running, self.shared, self.processes = exact_bytes, running, shared, processes
         self.readers = Readers()
         self.kept: Kept | None = None
         self.backward: Backward | None = None
@@ -141,7 +143,6 @@ class Normalizing:
             return self._exactly(x, weight, bias, needed)
         tensors, plan, site, running = self.tensors, self.plan, self.site, self.running
         session, order, record = site.session, plan.order, plan.record()
-        session.check_open()
         if record is None:
             layout, division = plan.layout, None
         else:
@@ -152,16 +153,20 @@ class Normalizing:
             statistics, count = self._statistics(x)
         constants = tensors.empty((1 if plan.family.affine else 2, channels.count), "float32", x)
         parameters = self._parameters(weight, bias, constants, count, statistics)
-        y = tensors.unfilled(order, tensors.dtype(x), x)
         buffer = session.store.allocate(tensors, layout.nbytes, x)
-        values, out = (x if plan.direct else order.flat(x)), (y if plan.backend.any_shape else order.flat(y))
+        if plan.direct:
+            values, y = x, tensors.alike(x)
+            out = y
+        else:
+            values, y = order.flat(x), tensors.unfilled(order, tensors.dtype(x), x)
+            out = order.flat(y)
         plan.backend.batch_norm(tensors, values, out, layout, parameters, session.key(site), buffer, division)
         if statistics is None and running is not None:
             tensors.touch(running.mean)
             tensors.touch(running.variance)
         saved = site.store(tensors, buffer)
         small = FLOAT_BYTES * channels.count
-        plan.account(layout, small if plan.family.affine else 2 * small, 2 * small)
+        plan.account(layout, small if plan.family.affine else 2 * small, self.exact_bytes + 2 * small)
         self.backward = Backward(self, layout, count, record, of_input=False)
         self.saved = (saved, weight, constants)
         reading = Reading(order, plan.backend, layout, record, normalized=True)
@@ -201,6 +206,7 @@ class Normalizing:
         """Return the output, of which nobody needs a code, or a code of the input serves."""
         statistics, count = self._statistics(x)
         mean, variance = statistics[MEAN], statistics[VARIANCE]
+        self.site.keeps(0, self.exact_bytes)
         if needed and self.shared is not None:
             tensors, reading = self.tensors, self.shared.reading
             assert reading.layout is not None
@@ -242,12 +248,12 @@ def gradients(
     parameters = BatchNorm(channels, state.epsilon, state.count, gamma, None, None, 0.0, None, constants)
     grads = tensors.empty((2, channels.count), "float32", grad)
     energies, stride = observed(state)
-    values = grad if backend.any_shape and order.dense(grad) else order.flat(grad)
-    fixed = tensors, values, code, state.layout, parameters, rectified, state.of_input
-    grad_x = out = None
+    direct = backend.any_shape and order.dense(grad)
+    values, grad_x, out = grad if direct else order.flat(grad), None, None
     if need_x:
-        grad_x = tensors.unfilled(order, tensors.dtype(grad), grad)
-        out = grad_x if backend.any_shape else order.flat(grad_x)
+        grad_x = tensors.alike(grad) if direct else tensors.unfilled(order, tensors.dtype(grad), grad)
+        out = grad_x if direct else order.flat(grad_x)
+    fixed = tensors, values, code, state.layout, parameters, rectified, state.of_input
     if state.processes is None:
         backend.batch_norm_backward(*fixed, grads, out, None, stride, energies)
     else:

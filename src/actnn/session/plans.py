@@ -11,7 +11,7 @@ from actnn.kernels.contract import Array, Backend
 from actnn.planning.learnt import signs
 from actnn.planning.records import Record
 from actnn.session.site import Site
-from actnn.session.tensors import Form, Order, Tensors
+from actnn.session.tensors import Form, Order, Tensors, check_floating
 
 
 class CodePlan:
@@ -27,6 +27,7 @@ class CodePlan:
     )
 
     def __init__(self, tensors: Tensors, site: Site, x: Array, order: Order, family: Family, smallest: Family) -> None:
+        check_floating(tensors, x, site.name)
         samples, elements = order.rows
         self.site, self.order, self.family = site, order, family
         self.backend: Backend = kernels.select(tensors, x)

@@ -55,6 +55,8 @@ class Session:
         self.closed = False
         # called in the place of each kernel of a code where somebody wants to see them
         self.watch: Watch | None = self.log_time if policy.log_speed else None
+        # whether every further backward function of this step may go without telling that one runs
+        self.backward_noted = False
         self._step = 1
         self._backward_seen = False
         # whether forwards of the whole model tell when they begin; layers made by hand have none
@@ -143,6 +145,7 @@ class Session:
         """
         self._whole = True
         self._trim()
+        self.backward_noted = False
         if self._backward_seen:
             self.tags.clear()
         self.store.step_begins()
@@ -154,7 +157,9 @@ class Session:
         if not self._backward_seen:
             self._trim()
         self._backward_seen = True
-        if not self._whole:
+        if self._whole:
+            self.backward_noted = True
+        else:
             self.tags.clear()
 
     @property
@@ -169,7 +174,7 @@ class Session:
     def current_step(self) -> int:
         """Return the number of the step that is being recorded."""
         if self._backward_seen:
-            self._backward_seen = False
+            self._backward_seen = self.backward_noted = False
             self._step += 1
         return self._step
 
@@ -208,6 +213,7 @@ class Session:
         """Go on where ``progress`` was taken."""
         self.seed, self._step = progress["seed"], progress["step"]
         self._backward_seen, self._whole = progress["backward_seen"], progress["whole"]
+        self.backward_noted = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return, between steps, all that the next ones depend on, as plain data."""

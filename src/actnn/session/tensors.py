@@ -54,6 +54,9 @@ class Tensors(Arrays, Protocol):
     def touch(self, x: Array) -> None:
         """Let autograd know that a kernel changed a tensor in place."""
 
+    def alike(self, x: Array) -> Array:
+        """Return a tensor of the same form as one that lies densely; nobody has written its values yet."""
+
     def unfilled(self, order: Order, dtype: str, like: Array) -> Array:
         """Return a tensor of some order and dtype on the device of another; nobody has written its values yet."""
 

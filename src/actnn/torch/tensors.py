@@ -139,6 +139,8 @@ class TorchArrays:
     def touch(self, x: Tensor) -> None:
         torch.autograd.graph.increment_version(x)
 
+    alike = staticmethod(torch.empty_like)
+
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
         form = CHANNELS_LAST[len(order.shape)] if order.channels_last else torch.contiguous_format
         return torch.empty(order.shape, dtype=DTYPES[dtype], device=like.device, memory_format=form)

@@ -17,7 +17,9 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
-        backward_begins(ctx.site, torch.is_grad_enabled())
+        recording = torch.is_grad_enabled()
+        if recording or not ctx.site.session.backward_noted:
+            backward_begins(ctx.site, recording)
         return backward(ctx, *grads)
 
     return checked

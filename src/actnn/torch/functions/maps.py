@@ -92,7 +92,8 @@ class Convolution:
 
     def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input, which needs no activation: torch only asks for its shape and order."""
-        like = ARRAYS.unfilled(self.order.of_samples(len(grad)), NAMES[grad.dtype], grad)
+        order = self.order if len(grad) == self.order.shape[0] else self.order.of_samples(len(grad))
+        like = ARRAYS.unfilled(order, NAMES[grad.dtype], grad)
         return convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
 
     def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:

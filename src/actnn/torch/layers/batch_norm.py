@@ -47,8 +47,8 @@ class CompressedBatchNorm(Compressed):
             return super().forward(input)
         self._check_input_dim(input)
         site = self.site
-        check_floating(ARRAYS, input, site.name)
         if not self.training:
+            check_floating(ARRAYS, input, site.name)
             exact_bytes = counted_once(ARRAYS, input, site)
             if self.running_mean is None:
                 site.keeps(exact_bytes, exact_bytes)
@@ -57,15 +57,14 @@ class CompressedBatchNorm(Compressed):
             return FixedBatchNormFunction.apply(
                 input, self.weight, self.bias, self.running_mean, self.running_var, self.eps, site
             )
-        order = ARRAYS.order(input)
         self.check_channels(input)
-        if processes is None and input.numel() == order.channels.count:
+        if processes is None and input.numel() == self.num_features:
             raise ShapeError(
                 f"{site.name!r} was given one value a channel (shape {tuple(input.shape)}), whose variance means "
                 "nothing: train it with larger batches, or put it into eval()."
             )
         running = self.running()
-        y = batch_norm(ARRAYS, input, order, site, self.eps, running, processes, self.exact, self.normalized)
+        y = batch_norm(ARRAYS, input, None, site, self.eps, running, processes, self.exact, self.normalized)
         if y is None:
             return super().forward(input)
         if running is not None and self.num_batches_tracked is not None:
