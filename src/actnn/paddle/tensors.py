@@ -143,6 +143,8 @@ class PaddleArrays:
         # autograd saves no running statistics, and Paddle has no way to count a change by somebody else
         pass
 
+    alike = staticmethod(paddle.empty_like)
+
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(order.shape, DTYPES[dtype], device=like.place)
 

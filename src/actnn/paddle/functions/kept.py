@@ -102,7 +102,9 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
-        backward_begins(ctx.site, paddle.is_grad_enabled())
+        recording = paddle.is_grad_enabled()
+        if recording or not ctx.site.session.backward_noted:
+            backward_begins(ctx.site, recording)
         ctx.once.passed = True
         found = backward(ctx, *grads)
         return found.astype(ctx.dtype) if isinstance(found, Tensor) and found.dtype != ctx.dtype else found
@@ -125,6 +127,6 @@ def saved(ctx: Any) -> list[Any]:
 
 def unchanged(tensor: Tensor, address: int, version: int) -> Tensor:
     """Return a saved tensor; raise SessionError where its memory was changed since."""
-    if tensor.data_ptr() == address:
+    if tensor.data_ptr() == address and ARRAYS.version(tensor) != version:
         Left(tensor, version).unchanged(ARRAYS)
     return tensor

@@ -231,7 +231,8 @@ class ConvolutionFunction(Function):
         need_x, need_weight, need_bias = inputs.needed
         weight, *kept = saved(ctx)
         convolution: Convolution = ctx.convolution
-        weight = weight.detach().astype(grad.dtype)
+        if weight.dtype != grad.dtype:
+            weight = weight.astype(grad.dtype)
         grad_x = grad_weight = None
         if need_weight:
             parts = convolution.parts(grad, backward=True)
@@ -270,7 +271,7 @@ class LinearFunction(Function):
             grad_weight = LinearFunction.weight_gradient(ctx, grad, kept)
             ctx.reading.observe(ctx.site, grad, linear_coefficient(math.prod(grad.shape[1:-1])))
         grad_bias = rows(grad).sum(0) if need_bias else None
-        grad_x = paddle.matmul(grad, weight.detach().astype(grad.dtype), transpose_y=True) if need_x else None
+        grad_x = paddle.matmul(grad, weight.astype(grad.dtype), transpose_y=True) if need_x else None
         return inputs.gradients(grad_x, grad_weight, grad_bias)
 
     @staticmethod

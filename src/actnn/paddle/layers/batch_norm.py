@@ -32,16 +32,18 @@ class CompressedBatchNorm(Compressed):
         self.check_rank(input)
         site = self.site
         check_floating(ARRAYS, input, site.name)
+        last = channels_last(self.data_format()) and len(input.shape) > 2
         if self.uses_running_statistics():
             site.keeps(0, counted_once(ARRAYS, input, site))
-            return self.fixed(input)
-        order = self.order(input)
-        self.check_channels(input, order)
-        single = processes is None and math.prod(order.rows) == order.channels.count
+            return self.fixed(input, last)
+        self.check_channels(input, last)
+        single = processes is None and math.prod(input.shape) == self._mean.shape[0]
         if single or not self.training:
             exact_bytes = counted_once(ARRAYS, input, site)
             site.keeps(exact_bytes, exact_bytes)
             return self.plainly(input)
+        # where channels are not last, the tensor tells its order itself
+        order = PaddleOrder(tuple(input.shape), channels_last=True) if last else None
         running = self.running()
         y: Tensor | None = batch_norm(
             ARRAYS, input, order, site, self._epsilon, running, processes, self.exact, self.normalized
@@ -62,10 +64,10 @@ class CompressedBatchNorm(Compressed):
         self._check_data_format(self._data_format)
         self._check_input_dim(x)
 
-    def check_channels(self, x: Tensor, order: PaddleOrder) -> None:
+    def check_channels(self, x: Tensor, last: bool) -> None:
         """Raise a typed error unless ``x`` has as many channels as this layer."""
         (expected,) = self._mean.shape
-        if order.channels.count != expected:
+        if x.shape[-1 if last else 1] != expected:
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {expected} channels."
             )
@@ -73,10 +75,6 @@ class CompressedBatchNorm(Compressed):
     def data_format(self) -> Any:
         """Return the order of an input's axes."""
         return self._data_format
-
-    def order(self, x: Tensor) -> PaddleOrder:
-        """Return the order of an input, with its channels where this layer has them."""
-        return PaddleOrder(tuple(x.shape), channels_last(self.data_format()) and len(x.shape) > 2)
 
     def uses_running_statistics(self) -> bool:
         """Tell whether this call normalises by the running statistics."""
@@ -86,10 +84,10 @@ class CompressedBatchNorm(Compressed):
         """Return the running statistics; ``_momentum`` weighs their old values."""
         return Running(self._mean, self._variance, 1.0 - self._momentum)
 
-    def fixed(self, x: Tensor) -> Tensor:
+    def fixed(self, x: Tensor, last: bool) -> Tensor:
         """Return ``x`` normalised by the running statistics."""
-        last, parameters = self.order(x).channels_last, (self.weight, self.bias)
-        return FixedBatchNormFunction.record(self.site, x, *parameters, self.running(), self.exact, self._epsilon, last)
+        options = self.running(), self.exact, self._epsilon, last
+        return FixedBatchNormFunction.record(self.site, x, self.weight, self.bias, *options)
 
     def exact(self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return ``x`` normalised by given statistics."""
