@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from actnn.format import AFFINE, Layout
 from actnn.kernels.contract import Array, BatchNorm, Span
-from actnn.operations.kept import Kept, Reading, on_host, uncounted
+from actnn.operations.kept import Kept, on_host, reading_of, uncounted
 from actnn.planning.noise import Floats, batch_norm_coefficient
 from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
 from actnn.session.plans import CodePlan, code_plan
@@ -169,8 +169,7 @@ class Normalizing:
         plan.account(layout, small if plan.family.affine else 2 * small, self.exact_bytes + 2 * small)
         self.backward = Backward(self, layout, count, record, of_input=False)
         self.saved = (saved, weight, constants)
-        reading = Reading(order, plan.backend, layout, record, normalized=True)
-        self.kept = Kept(reading, (saved, weight, bias, constants))
+        self.kept = Kept(reading_of(plan, layout, record, normalized=True), (saved, weight, bias, constants))
         return y
 
     def _parameters(

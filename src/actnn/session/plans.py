@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 from actnn import kernels
 from actnn.format import Family, Layout, uniform_layout
@@ -23,7 +24,7 @@ class CodePlan:
 
     __slots__ = (
         *("backend", "direct", "elements", "epoch", "exact_bytes", "family", "layout", "order"),
-        *("planes", "signs", "site", "smaller"),
+        *("planes", "reading", "signs", "site", "smaller"),
     )
 
     def __init__(self, tensors: Tensors, site: Site, x: Array, order: Order, family: Family, smallest: Family) -> None:
@@ -38,6 +39,8 @@ class CodePlan:
         self.layout = self._average(family)
         self.smaller = self._average(smallest).nbytes < self.exact_bytes
         self.epoch, self.planes = -1, self.layout.planes
+        # how codes of the fixed width are read, made by whoever makes the first one
+        self.reading: Any = None
 
     def _average(self, family: Family) -> Layout:
         """Return the layout of a code at the average width, of which planning may make another."""
