@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from actnn.bench import maxbatch, maxmodel, memory, speed
+from actnn.bench import limits, maxbatch, maxmodel, measurements, memory, speed
 from actnn.errors import ConfigError
-from actnn.measuring import limits, measurements, processes
+from actnn.measuring import processes
 
 pytest.importorskip("torch")
 

@@ -12,11 +12,12 @@ from image_files import write_idx_set, write_image_folder
 from tiny_runs import events, train
 
 from actnn import cli
-from actnn.cli.train import checkpoint, options
-from actnn.cli.train.checkpoint import CheckpointError, OutputError
+from actnn.cli.train import options
 from actnn.cli.train.display import Figures
-from actnn.cli.train.lock import alone
 from actnn.console import extras
+from actnn.workloads.runs import checkpoint
+from actnn.workloads.runs.checkpoint import CheckpointError, OutputError
+from actnn.workloads.runs.lock import alone
 
 
 def only_line(capsys) -> str:

@@ -13,7 +13,7 @@ from image_files import write_image_folder
 from tiny_runs import train
 
 from actnn.cli import train as command
-from actnn.cli.train.checkpoint import OutputError, said
+from actnn.workloads.runs.checkpoint import OutputError, said
 
 
 def last_line(capsys) -> str:

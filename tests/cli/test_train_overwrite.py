@@ -6,7 +6,7 @@ import pytest
 from tiny_runs import train
 
 from actnn.cli import train as command
-from actnn.cli.train.interruption import Interrupted
+from actnn.workloads.runs.interruption import Interrupted
 
 
 def interrupted(run) -> None:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from actnn.bench import computed
 from actnn.errors import ConfigError, UnsupportedError
-from actnn.measuring import computed
 from actnn.workloads import models, resnets
 from actnn.workloads.checkpointing import checkpointed
 from actnn.workloads.task import Task

@@ -9,9 +9,10 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from actnn.bench import limits
 from actnn.bench.arguments import add_recording, add_training, parser_of, size
-from actnn.measuring import limits, runs
-from actnn.measuring.limits import Limits, Scale, add_limits
+from actnn.bench.limits import Limits, Scale, add_limits
+from actnn.measuring import runs
 from actnn.workloads.task import CONTESTANTS, task_of
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")

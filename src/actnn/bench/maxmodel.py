@@ -8,10 +8,11 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from actnn.bench import limits
 from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
+from actnn.bench.limits import Limits, Scale, add_limits
 from actnn.console.arguments import at_least
-from actnn.measuring import limits, runs
-from actnn.measuring.limits import Limits, Scale, add_limits
+from actnn.measuring import runs
 from actnn.workloads import resnets
 from actnn.workloads.task import CONTESTANTS, task_of
 

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actnn.amounts import readable
+from actnn.bench import measurements
 from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
+from actnn.bench.computed import exact_bytes
 from actnn.console.arguments import at_least
-from actnn.measuring import measurements, memory, runs
-from actnn.measuring.computed import exact_bytes
+from actnn.measuring import memory, runs
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
 from actnn.workloads.task import EXACT, Task, task_of, words_of

@@ -10,9 +10,10 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from actnn.bench import measurements
 from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
 from actnn.console.arguments import at_least
-from actnn.measuring import measurements, memory, runs, timing
+from actnn.measuring import memory, runs, timing
 from actnn.measuring.processes import DoesNotFit, Told
 from actnn.measuring.runs import Group
 from actnn.workloads.task import CONTESTANTS, Task, task_of, words_of

@@ -9,19 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from actnn.cli.train import checkpoint
-from actnn.cli.train.checkpoint import CheckpointError, said
-from actnn.cli.train.contestants import contestants, fingerprint, load_data
 from actnn.cli.train.display import Display, Outcome, show
-from actnn.cli.train.interruption import Interrupted, Interruption
-from actnn.cli.train.journal import EVENT_FILES, Board, Journal
-from actnn.cli.train.lock import alone
 from actnn.cli.train.options import Settings, parse
-from actnn.cli.train.run import Run, versions
 from actnn.console.extras import require
 from actnn.console.files import UNFINISHED
 from actnn.errors import ConfigError
 from actnn.measuring import timing
+from actnn.workloads.runs import checkpoint
+from actnn.workloads.runs.checkpoint import CheckpointError, said
+from actnn.workloads.runs.contestants import contestants, fingerprint, load_data
+from actnn.workloads.runs.interruption import Interrupted, Interruption
+from actnn.workloads.runs.journal import EVENT_FILES, Board, Journal
+from actnn.workloads.runs.lock import alone
+from actnn.workloads.runs.run import Run, versions
 from actnn.workloads.training import Training
 
 CHECKPOINT, LOG, WEIGHTS, EVENTS = "checkpoint.pt", "log.jsonl", "model.pt", "events"

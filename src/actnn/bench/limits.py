@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actnn.bench import measurements
 from actnn.bench.arguments import amount, number, share
 from actnn.console.arguments import Parser, at_least
 from actnn.errors import ConfigError
-from actnn.measuring import measurements
 from actnn.measuring.memory import MALLOC_SETTINGS
 from actnn.measuring.processes import DoesNotFit, Told
 from actnn.measuring.search import extrapolated, largest

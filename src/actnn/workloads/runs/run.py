@@ -19,17 +19,17 @@ from typing import Any
 
 from actnn import __version__
 from actnn.amounts import readable
-from actnn.cli.train import checkpoint
-from actnn.cli.train.checkpoint import CheckpointError
-from actnn.cli.train.contestants import EXACT
 from actnn.cli.train.display import Display, Figures, Outcome, epoch_line
-from actnn.cli.train.interruption import Interrupted, Interruption
-from actnn.cli.train.journal import Journal
 from actnn.cli.train.options import Every, Settings
 from actnn.errors import ActnnError
 from actnn.measuring.memory import resident
 from actnn.measuring.timing import installed
 from actnn.workloads import models
+from actnn.workloads.runs import checkpoint
+from actnn.workloads.runs.checkpoint import CheckpointError
+from actnn.workloads.runs.contestants import EXACT
+from actnn.workloads.runs.interruption import Interrupted, Interruption
+from actnn.workloads.runs.journal import Journal
 from actnn.workloads.training import Training
 
 LONGEST_REASON = 200

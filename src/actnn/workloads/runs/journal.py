@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from actnn.cli.train.checkpoint import OutputError, said
+from actnn.workloads.runs.checkpoint import OutputError, said
 
 # how TensorBoard's writer calls its files
 EVENT_FILES = "events.out.tfevents.*"
