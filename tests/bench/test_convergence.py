@@ -195,7 +195,7 @@ def test_the_picture_is_drawn_from_what_is_recorded(small_digits, tmp_path):
     ("module", "more", "advice"),
     [
         ("sklearn", ["--data", "digits"], "pip install 'actnn[demo]'"),
-        ("matplotlib", ["--plot", "a.svg"], "pip install 'actnn[drawing]'"),
+        ("matplotlib", ["--plot", "a.svg"], "pip install 'actnn[plots]'"),
     ],
 )
 def test_what_to_install_is_said_before_training(module, more, advice, tmp_path, monkeypatch, capsys):

@@ -10,6 +10,7 @@ import pytest
 from actnn.bench import limits, maxbatch, maxmodel, measurements, memory, speed
 from actnn.errors import ConfigError
 from actnn.measuring import processes
+from actnn.workloads.task import Task
 
 pytest.importorskip("torch")
 
@@ -20,6 +21,7 @@ def wide(classes):
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1),
                          nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes))
 """
+GIB = 2**30
 SMALL = ["--threads", "1", "--size", "64"]
 
 
@@ -200,3 +202,12 @@ def test_an_unknown_model_gives_one_line_and_exit_code_1(capsys):
 
     assert cli.main(["bench", "maxbatch", "--model", "absent_module:model", "--contestants", "exact"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "size", "published"),
+    [("resnet152", 32, (224, 224), 5.28), ("fcn_hrnet_w48", 2, (512, 1024), 4.76)],
+)
+def test_exact_training_keeps_what_the_paper_says(name, batch, size, published):
+    found = memory.exact_bytes(Task(name, batch, *size))
+    assert (found["kept_bytes"] - found["loss_bytes"]) / GIB == pytest.approx(published, rel=0.05)

@@ -12,7 +12,7 @@ from image_files import write_idx_set
 from actnn.bench import losses, tables
 from actnn.cli import main
 from actnn.errors import ActnnError
-from actnn.measuring import timing
+from actnn.measuring.records import recorded
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, fo
     out = tmp_path / "losses.jsonl"
     command = arguments(folder, "--framework", framework, "--contestants", "exact,L0,L3", "--out", str(out))
     assert losses.main(command) == 0
-    exact, unchanged, coded = timing.records(out)
+    exact, unchanged, coded = recorded(out)
     assert exact["losses"] == unchanged["losses"]
     assert coded["losses"][0] == pytest.approx(exact["losses"][0], rel=1e-4)
     assert coded["losses"] != exact["losses"]
@@ -42,7 +42,7 @@ def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, fo
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert losses.main(command) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == printed
-    assert len(timing.records(out)) == 3
+    assert len(recorded(out)) == 3
 
 
 def test_a_loss_that_is_not_finite_is_an_error(folder):

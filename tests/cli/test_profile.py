@@ -238,7 +238,7 @@ def test_a_model_that_cannot_be_profiled_costs_one_line(folder, model, complaint
         (["resnet18", "--level", "L9"], "'L9'"),
         (["resnet18", "--batch", "0"], "at least 1"),
         (["resnet18", "--input", "3,x"], "'3,x' is not a shape such as 3,224,224"),
-        (["resnet18", "--memory", "much"], "such as '400MB'"),
+        (["resnet18", "--memory", "much"], "'much' is not an amount of memory such as 3GB"),
         (["resnet18", "--bits", "0"], "argument --bits: '0' is not a width from 1 to 8 bits"),
         (["resnet18", "--bits", "nan"], "argument --bits: 'nan' is not a width from 1 to 8 bits"),
         (["resnet18", "--html", "x", "--json", "./x"], "--html and --json both name 'x': give each a file of its own"),

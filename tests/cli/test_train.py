@@ -13,10 +13,10 @@ from tiny_runs import events, train
 
 from actnn import cli
 from actnn.cli.train import options
-from actnn.cli.train.display import Figures
 from actnn.console import extras
 from actnn.workloads.runs import checkpoint
 from actnn.workloads.runs.checkpoint import CheckpointError, OutputError
+from actnn.workloads.runs.figures import Figures
 from actnn.workloads.runs.lock import alone
 
 

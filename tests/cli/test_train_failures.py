@@ -12,7 +12,7 @@ import pytest
 from image_files import write_image_folder
 from tiny_runs import train
 
-from actnn.cli import train as command
+from actnn.workloads.runs import execution
 from actnn.workloads.runs.checkpoint import OutputError, said
 
 
@@ -35,7 +35,7 @@ def interrupt_in(monkeypatch, module, function: str, times: int = 1) -> None:
 @pytest.mark.parametrize(("times", "word"), [(1, "interrupted"), (2, "ended at once")])
 @pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]], ids=str)
 def test_an_interruption_before_the_first_checkpoint_promises_nothing(more, times, word, tmp_path, monkeypatch, capsys):
-    interrupt_in(monkeypatch, command, "contestants", times)
+    interrupt_in(monkeypatch, execution, "contestants", times)
     assert train(tmp_path / "run", *more) == 130
     assert last_line(capsys) == (
         f"actnn: {word} before the first checkpoint; nothing was kept, and the same command begins anew."
@@ -47,7 +47,7 @@ def test_an_interruption_before_the_first_checkpoint_promises_nothing(more, time
 def test_an_interruption_before_a_run_began_leaves_the_one_that_was_there(more, tmp_path, monkeypatch, capsys):
     assert train(tmp_path) == 0
     before = (tmp_path / "checkpoint.pt").read_bytes()
-    interrupt_in(monkeypatch, command, "contestants")
+    interrupt_in(monkeypatch, execution, "contestants")
     assert train(tmp_path, *more) == 130
     assert last_line(capsys) == f"actnn: interrupted before it began; the run in {tmp_path} is as it was."
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
@@ -55,7 +55,7 @@ def test_an_interruption_before_a_run_began_leaves_the_one_that_was_there(more, 
 
 @pytest.mark.parametrize(("times", "word"), [(1, "interrupted; all is saved"), (2, "ended at once; the last")])
 def test_whoever_overwrote_a_run_is_told_not_to_do_so_again(times, word, tmp_path, monkeypatch, capsys):
-    interrupt_in(monkeypatch, command.Run, "step", times)
+    interrupt_in(monkeypatch, execution.Run, "step", times)
     assert train(tmp_path, "--overwrite") == 130
     line = last_line(capsys)
     assert line.startswith(f"actnn: {word}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Record = Mapping[str, Any]
+from actnn.measuring.records import Record
 
 EXACT, EXACT_BITS = "FP", 32
 # the levels that give each sample a width of its own, so that an average need not be whole

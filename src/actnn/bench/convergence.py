@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from actnn.bench import accuracies
 from actnn.bench.accuracies import EXACT, EXACT_BITS, LEVELS, PER_SAMPLE, WIDTHS
-from actnn.bench.arguments import add_recording, different, one_of, parser_of, picture, rate, several, width
+from actnn.bench.arguments import add_recording, different, one_of, parser_of, picture, several
 from actnn.bench.drawing import plot
-from actnn.console.arguments import MOST_THREADS, at_least
+from actnn.console.arguments import MOST_THREADS, at_least, rate, width
 from actnn.console.extras import require
 from actnn.measuring import runs, timing
-from actnn.measuring.runs import Record, Settings
+from actnn.measuring.records import Record
+from actnn.measuring.runs import Settings
 from actnn.workloads import datasets
 from actnn.workloads.small_resnet import small_resnet
 from actnn.workloads.training import PEAK_RATE, Recipe, Training, compressed, step_count

@@ -12,14 +12,14 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.bench.arguments import add_recording, add_training, parser_of, size
+from actnn.bench.arguments import add_recording, add_training, parser_of, size, task_of
 from actnn.console.arguments import at_least
 from actnn.measuring import processes, runs
 from actnn.measuring.memory import MALLOC_SETTINGS, reset_peak, resident
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
 from actnn.workloads.frameworks import trainee
-from actnn.workloads.task import Task, task_of
+from actnn.workloads.task import Task
 
 WARM_UP_STEPS = 3
 LEAST_SIDE = 64

@@ -21,7 +21,7 @@ from actnn.format import FAMILIES, GROUP, Part, Rounding, derive_key, uniform_la
 from actnn.kernels.contract import Array
 from actnn.kernels.native import SIMD, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
-from actnn.measuring import runs, timing
+from actnn.measuring import memory, runs, timing
 
 PIECE = 256 * 1024
 # the floats, what they are decoded to, and a code that is smaller than either
@@ -73,10 +73,10 @@ def measure(arguments: Namespace) -> None:
 
 def check_memory(megabytes: int) -> None:
     """Raise ConfigError for arrays that this machine cannot hold."""
-    most = timing.memory_bytes() // ARRAYS // 2**20
+    most = memory.machine_total() // ARRAYS // 2**20
     if megabytes > most:
         raise ConfigError(
-            f"--megabytes {megabytes} is too much for {timing.memory_bytes() / 2**30:.1f} GiB of memory, which "
+            f"--megabytes {megabytes} is too much for {memory.machine_total() / 2**30:.1f} GiB of memory, which "
             f"{ARRAYS} such arrays must fit in: give at most {most}."
         )
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actnn.bench import measurements
-from actnn.bench.arguments import amount, number, share
-from actnn.console.arguments import Parser, at_least
+from actnn.console.arguments import Parser, amount, at_least, number, share
 from actnn.errors import ConfigError
 from actnn.measuring.memory import MALLOC_SETTINGS
 from actnn.measuring.processes import DoesNotFit, Told

@@ -10,10 +10,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from actnn.bench import limits
-from actnn.bench.arguments import add_recording, add_training, parser_of, size
+from actnn.bench.arguments import add_recording, add_training, parser_of, size, task_of
 from actnn.bench.limits import Limits, Scale, add_limits
 from actnn.measuring import runs
-from actnn.workloads.task import CONTESTANTS, task_of
+from actnn.workloads.task import CONTESTANTS
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")
 PROBES = (4, 8)

@@ -9,12 +9,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from actnn.bench import limits
-from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
+from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size, task_of
 from actnn.bench.limits import Limits, Scale, add_limits
 from actnn.console.arguments import at_least
 from actnn.measuring import runs
 from actnn.workloads import resnets
-from actnn.workloads.task import CONTESTANTS, task_of
+from actnn.workloads.task import CONTESTANTS
 
 WANTED = ("exact", "checkpoint", "L3", "L4", "L5")
 DIMENSIONS = ("depth", "width", "resolution")

@@ -14,14 +14,13 @@ from actnn.bench.arguments import different, one_of, parser_of
 from actnn.bench.drawing import EXACT_COLOUR, FORMATS, STYLES, plot, save
 from actnn.console.extras import require
 from actnn.errors import ConfigError
-from actnn.measuring import timing
+from actnn.measuring.records import Record, recorded
 from actnn.workloads.task import CONTESTANTS, EXACT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Record = dict[str, Any]
 GIB = 2**30
 TITLES = {"resnet50": "ResNet-50", "resnet152": "ResNet-152", "fcn_hrnet_w48": "FCN-HRNet-W48"}
 EXAMPLE = "actnn bench plots --results results --only speed,maxbatch"
@@ -37,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     drawn = 0
     for name in arguments.only or PICTURES:
         source = arguments.results / f"{name}.jsonl"
-        if found := timing.records(source):
+        if found := recorded(source):
             paths = [source.with_suffix(ending) for ending in FORMATS]
             PICTURES[name](found, paths)
             print(*paths)

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actnn.bench import measurements
-from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
-from actnn.console.arguments import at_least
+from actnn.bench.arguments import add_recording, add_training, different, parser_of, size, task_of
+from actnn.console.arguments import amount, at_least
 from actnn.measuring import memory, runs, timing
 from actnn.measuring.processes import DoesNotFit, Told
 from actnn.measuring.runs import Group
-from actnn.workloads.task import CONTESTANTS, Task, task_of, words_of
+from actnn.workloads.task import CONTESTANTS, Task, words_of
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")
 BATCHES = (4, 8, 16, 32, 64, 128)

@@ -12,13 +12,13 @@ from typing import Any
 
 from actnn.amounts import readable
 from actnn.bench import measurements
-from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
+from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size, task_of
 from actnn.console.arguments import at_least
 from actnn.errors import ConfigError
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
-from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, task_of, words_of
+from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, words_of
 
 ALLOCATORS = {"default": {}, "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}}
 WEIGHED = ("kept", "forward", "peak")

@@ -16,10 +16,9 @@ from actnn.bench import accuracies
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
 from actnn.errors import ConfigError
-from actnn.measuring import timing
+from actnn.measuring.records import Record, recorded
 from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
 
-Record = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -50,7 +49,7 @@ def table(name: str, results: Path) -> str:
     source = results / f"{name}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
-    records = timing.records(source)
+    records = recorded(source)
     if not records:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)

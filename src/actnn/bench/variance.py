@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actnn.bench.arguments import add_recording, parser_of, width
-from actnn.console.arguments import at_least
+from actnn.bench.arguments import add_recording, parser_of
+from actnn.console.arguments import at_least, width
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.model.verification import Moments

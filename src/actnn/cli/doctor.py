@@ -17,7 +17,7 @@ from actnn import __version__, kernels
 from actnn.console.arguments import parser_with_example
 from actnn.format import TWO_SIDED, Part, Rounding, derive_key, uniform_layout
 from actnn.kernels.numpy_arrays import NumpyArrays
-from actnn.measuring.timing import processor
+from actnn.measuring.machine import processor
 
 EXAMPLE = "actnn doctor"
 FRAMEWORKS = ("torch", "paddle")

@@ -14,11 +14,11 @@ from typing import Any
 from actnn.console import INTERRUPTED
 from actnn.console.progress import progress_bars
 from actnn.errors import ConfigError
-from actnn.measuring import timing
+from actnn.measuring import machine
 from actnn.measuring.processes import Told
+from actnn.measuring.records import Record, append, recorded
 
 Settings = Mapping[str, Any]
-Record = dict[str, Any]
 Group = Sequence[Settings]
 # measures a group of runs that belong together; tells whenever a step of the work is done
 Measure = Callable[[Group, Told], Sequence[Mapping[str, Any]]]
@@ -82,23 +82,23 @@ def carry_out(
     ``words`` describes a run and ``found`` its figures, for people; ``steps`` is how often a measurement tells;
     ``counts`` tells whether a record is as good as a new one.
     """
-    recorded = [] if out is None or again else [record for record in timing.records(out) if counts(record)]
+    known_before = [] if out is None or again else [record for record in recorded(out) if counts(record)]
     if out is not None:
         writable(out)
-    machine = timing.machine()
-    commit = None if any_commit else machine["commit"]
+    made_on = machine.facts()
+    commit = None if any_commit else made_on["commit"]
     results = []
     with display() as shown:
         advance = shown.bar("runs", sum(map(len, groups)))
         for group in groups:
-            known = [newest(recorded, run, commit) for run in group]
+            known = [newest(known_before, run, commit) for run in group]
             if None in known:
                 bar = shown.bar(words(group[0]), steps)
                 known = []
                 for run, figures in zip(group, measure(group, lambda message, bar=bar: bar()), strict=True):
-                    known.append({**run, **figures, "machine": machine})
+                    known.append({**run, **figures, "machine": made_on})
                     if out is not None:
-                        timing.append(known[-1], out)
+                        append(known[-1], out)
                     shown.line(f"{words(run)}: {found(known[-1])}")
                 bar(None)
             results += known
@@ -112,9 +112,9 @@ def print_all(groups: Sequence[Group], measure: Measure, arguments: Namespace, *
         print(json.dumps(record))
 
 
-def newest(recorded: Sequence[Record], run: Settings, commit: str | None = None) -> Record | None:
+def newest(records: Sequence[Record], run: Settings, commit: str | None = None) -> Record | None:
     """Return the last record whose settings are all those of a run, made at a commit if one is named."""
-    for record in reversed(recorded):
+    for record in reversed(records):
         same = all(name in record and record[name] == run[name] for name in run)
         if same and (commit is None or record["machine"]["commit"] == commit):
             return record

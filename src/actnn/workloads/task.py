@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -77,15 +76,6 @@ class Task:
 VARIANTS = {
     field.name: field.default for field in fields(Task) if field.name in ("channels_last", "rounding", "share_codes")
 }
-
-
-def task_of(arguments: Namespace, **changed: Any) -> Task:
-    """Return the task that arguments describe; ``changed`` are its other fields."""
-    model = changed.get("model", getattr(arguments, "model", None))
-    height, width = getattr(arguments, "size", None) or SIZES.get(model, IMAGENET_SIZE)
-    known = {"model": model, "height": height, "width": width}
-    known |= {name: getattr(arguments, name) for name in ("framework", "bits", "threads")}
-    return Task(**(known | changed))
 
 
 def words_of(run: Mapping[str, Any]) -> str:

@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from actnn.amounts import readable
 from actnn.console.progress import progress_bars
+from actnn.workloads.runs.figures import Figures, Outcome
 
 SMOOTHING = 0.9
 # short enough for all figures to fit beside it
 BAR_WIDTH = 16
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What one step of one training tells; what was not measured is None."""
-
-    loss: float
-    images_per_second: float
-    kept_bytes: int | None
-    resident_bytes: int | None
-
-    def __str__(self) -> str:
-        words = [f"loss {self.loss:.3f}", f"{self.images_per_second:.0f} images/s"]
-        amounts = {"kept": self.kept_bytes, "resident": self.resident_bytes}
-        words += [f"{name} {readable(amount)}" for name, amount in amounts.items() if amount is not None]
-        return " · ".join(words)
-
-
-@dataclass
-class Outcome:
-    """What one training reached so far: its last epoch's figures, the seconds of all its steps, and bytes kept.
-
-    ``within_budget`` is whether any step kept no more than a memory budget allows, None where there is none.
-    """
-
-    loss: float | None = None
-    accuracy: float | None = None
-    seconds: float = 0.0
-    kept_bytes: int | None = None
-    within_budget: bool | None = None
 
 
 class Display:
@@ -71,14 +41,11 @@ class Display:
         shown = Figures(figures.loss, self._speeds[name], figures.kept_bytes, figures.resident_bytes)
         self._progress.update(self._bars[name], completed=taken, figures=str(shown))
 
-    def say(self, line: str) -> None:
+    def epoch(self, name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> None:
         """Print a line above the bars."""
+        reached = f"loss {outcome.loss:.4f}, accuracy {outcome.accuracy:.2%}"
+        line = f"epoch {number}/{epochs}, {name}: {reached}, {speed:.0f} images/s"
         self._console.print(line, highlight=False, soft_wrap=True)
-
-
-def epoch_line(name: str, epoch: int, epochs: int, loss: float, accuracy: float, speed: float) -> str:
-    """Return what is said after an epoch."""
-    return f"epoch {epoch}/{epochs}, {name}: loss {loss:.4f}, accuracy {accuracy:.2%}, {speed:.0f} images/s"
 
 
 def show(outcomes: Mapping[str, Outcome], epochs: int) -> None:

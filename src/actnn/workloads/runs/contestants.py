@@ -6,13 +6,13 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actnn.cli.train.options import IDX, SIZE, Settings
 from actnn.console.extras import require
 from actnn.errors import ConfigError
 from actnn.workloads import datasets, models
 from actnn.workloads.augmentation import Shifted
 from actnn.workloads.datasets import DataError, DataSet
 from actnn.workloads.image_folder import image_folder
+from actnn.workloads.runs.settings import IDX, SIZE, Settings
 from actnn.workloads.training import Training, compressed, step_count
 
 if TYPE_CHECKING:

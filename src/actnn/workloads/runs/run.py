@@ -17,19 +17,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actnn import __version__
 from actnn.amounts import readable
-from actnn.cli.train.display import Display, Figures, Outcome, epoch_line
-from actnn.cli.train.options import Every, Settings
 from actnn.errors import ActnnError
 from actnn.measuring.memory import resident
-from actnn.measuring.timing import installed
 from actnn.workloads import models
 from actnn.workloads.runs import checkpoint
 from actnn.workloads.runs.checkpoint import CheckpointError
 from actnn.workloads.runs.contestants import EXACT
+from actnn.workloads.runs.figures import Display, Figures, Outcome
 from actnn.workloads.runs.interruption import Interrupted, Interruption
 from actnn.workloads.runs.journal import Journal
+from actnn.workloads.runs.settings import Options, Settings
 from actnn.workloads.training import Training
 
 LONGEST_REASON = 200
@@ -55,8 +53,7 @@ class Run:
     display: Display
     interruption: Interruption
     about: dict[str, Any]
-    checkpoint_every: Every
-    log_every: int
+    options: Options
     _saved_step: int = field(default=0, init=False)
     _saved_time: float = field(default_factory=time.monotonic, init=False)
 
@@ -103,7 +100,7 @@ class Run:
         """Let one training take a step, and tell of it."""
         number, rate = training.taken, training.recipe.rate_of(training.taken, training.steps)
         images = min(training.batch, training.data.train.count - training.done * training.batch)
-        logged = number % self.log_every == 0
+        logged = number % self.options.log_every == 0
         watch = self._watch(training) if logged else None
         begin = time.perf_counter()
         loss = training.advance(watch)
@@ -133,9 +130,7 @@ class Run:
             seen = training.epoch_number * training.data.train.count
             speed = seen / outcome.seconds
             self.journal.write("epoch", **place, **asdict(outcome))
-            self.display.say(
-                epoch_line(name, training.epoch_number, self.settings.epochs, outcome.loss, outcome.accuracy, speed)
-            )
+            self.display.epoch(name, training.epoch_number, self.settings.epochs, outcome, speed)
 
     def check_memory(self, say: Callable[[str], object]) -> None:
         """Raise BudgetMissedError where no step kept within the budget; say so where only the last one did not."""
@@ -183,7 +178,9 @@ class Run:
         self._saved_step = self.leader.taken
 
     def _is_time_to_save(self) -> bool:
-        return self.checkpoint_every.due(self.leader.taken - self._saved_step, time.monotonic() - self._saved_time)
+        return self.options.checkpoint_every.due(
+            self.leader.taken - self._saved_step, time.monotonic() - self._saved_time
+        )
 
     def _watch(self, training: Training) -> Any:
         from actnn.torch.memory import KeptBytes
@@ -213,8 +210,3 @@ def resident_bytes() -> int | None:
         return resident("VmRSS")
     except OSError:
         return None
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions on which exact results depend."""
-    return {"actnn": __version__, "torch": installed("torch")}
