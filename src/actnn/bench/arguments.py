@@ -32,17 +32,22 @@ def add_recording(parser: Parser, out: Path | None = None) -> None:
 
 def add_training(parser: Parser, *, contestants: Sequence[str], model: str | None = "resnet50") -> None:
     """Add who takes part, what is trained, and by what."""
+    add_contestants(parser, contestants)
+    if model is not None:
+        parser.add_argument("--model", default=model, help=f"{models.HELP} (default: {model})")
+    parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
+    parser.add_argument("--threads", type=at_least(1, MOST_THREADS), default=os.cpu_count() or 1)
+
+
+def add_contestants(parser: Parser, contestants: Sequence[str]) -> None:
+    """Add who takes part, and in which framework."""
     parser.add_argument(
         "--contestants",
         type=different(one_of(CONTESTANTS)),
         default=list(contestants),
         help=f"comma-separated, of {', '.join(CONTESTANTS)} (default: {','.join(contestants)})",
     )
-    if model is not None:
-        parser.add_argument("--model", default=model, help=f"{models.HELP} (default: {model})")
     parser.add_argument("--framework", choices=FRAMEWORKS, default="torch")
-    parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
-    parser.add_argument("--threads", type=at_least(1, MOST_THREADS), default=os.cpu_count() or 1)
 
 
 def several(read: Reader) -> Callable[[str], list[Any]]:

@@ -91,6 +91,25 @@ def step(records: Sequence[Record]) -> Table:
     return heading, rows
 
 
+def overhead(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench overhead``: one row a model and contestant, in milliseconds of processor time."""
+    newest = {(model_of(record), record["batch"], record["size"], trainer(record)): record for record in records}
+    heading = ["model, batch, size", "leaf layers", "training", "step", "quartiles", "of exact", "added a layer"]
+    models = list(dict.fromkeys(key[:3] for key in newest))
+    return heading, [
+        [
+            f"{model}, {batch}, {size}",
+            str(record["leaf_layers"]),
+            name,
+            f"{record['milliseconds']:.1f} ms",
+            f"{1e3 * record['step']['first_quartile']:.1f} to {1e3 * record['step']['third_quartile']:.1f}",
+            f"{record['time_ratio']:.2f}",
+            NOTHING if name == EXACT else f"{record['added_milliseconds_per_layer']:.3f} ms",
+        ]
+        for (model, batch, size, name), record in sorted(newest.items(), key=lambda entry: models.index(entry[0][:3]))
+    ]
+
+
 def figure(record: Record, name: str, form: str, unit: str = "") -> str:
     """Return a figure of a record as words, nothing where exact training took no part in it."""
     return f"{record[name]:{form}}{unit}" if name in record else NOTHING
@@ -296,6 +315,7 @@ def described(machine: Record) -> str:
 
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "step": step,
+    "overhead": overhead,
     "memory": memory,
     "speed": speed,
     "maxbatch": maxbatch,

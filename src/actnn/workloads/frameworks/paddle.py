@@ -1,4 +1,4 @@
-"""Contestants in PaddlePaddle; models are those of ``paddle.vision``."""
+"""Contestants in PaddlePaddle; models are those of ``paddle.vision``, and the small ResNet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError, UnsupportedError
 from actnn.workloads.frameworks.trainee import MOMENTUM, Trainee, contest
+from actnn.workloads.small_resnet import small_resnet_of_paddle
 from actnn.workloads.task import CHECKPOINT, EXACT, SWAP, Task
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from paddle import Tensor, nn
 
+SMALL_RESNET = "small_resnet"
 BLOCKS = ("BasicBlock", "BottleneckBlock", "DenseLayer", "InvertedResidual")
 
 
@@ -73,6 +75,9 @@ class PaddleTrainee(Trainee):
         network = report.kept_bytes - report.swapped_bytes
         return {"kept_bytes": network + kept.total, "loss_bytes": kept.total}
 
+    def layers(self) -> Iterable[nn.Layer]:
+        return self.model.sublayers(include_self=True)
+
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         return sum(tensor.size * tensor.element_size() for tensor in tensors)
 
@@ -81,10 +86,12 @@ def build(name: str, classes: int) -> nn.Layer:
     """Return a fresh model by the name of its function in ``paddle.vision.models``, ``vgg16_bn`` with batch norm."""
     from paddle.vision import models
 
-    known = {each: {} for each in models.__all__ if each.islower()}
+    if name == SMALL_RESNET:
+        return small_resnet_of_paddle(classes)
+    known: dict[str, dict[str, Any]] = {each: {} for each in models.__all__ if each.islower()}
     known |= {f"{each}_bn": {"batch_norm": True} for each in known if each.startswith("vgg")}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3) or known
+        close = difflib.get_close_matches(name, [*known, SMALL_RESNET], n=3) or known
         raise ConfigError(f"Paddle has no model {name!r}: expected a name such as {', '.join(close)}.")
     return getattr(models, name.removesuffix("_bn"))(num_classes=classes, **known[name])
 

@@ -66,5 +66,8 @@ class TorchTrainee(Trainee):
 
         return KeptBytes(self.model)
 
+    def layers(self) -> Iterable[nn.Module]:
+        return self.model.modules()
+
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         return sum(tensor.nbytes for tensor in tensors)
