@@ -88,8 +88,8 @@ def picture(text: str) -> Path:
 
 def task_of(arguments: Namespace, **changed: Any) -> Task:
     """Return the task that arguments describe; ``changed`` are its other fields."""
-    model = changed.get("model", getattr(arguments, "model", None))
+    model: str = (vars(arguments) | changed)["model"]
     height, width = getattr(arguments, "size", None) or SIZES.get(model, IMAGENET_SIZE)
-    known = {"model": model, "height": height, "width": width}
+    known: dict[str, Any] = {"model": model, "height": height, "width": width}
     known |= {name: getattr(arguments, name) for name in ("framework", "bits", "threads")}
     return Task(**(known | changed))

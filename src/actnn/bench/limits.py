@@ -84,8 +84,8 @@ def search(scale: Scale, contestant: str, limits: Limits, told: Told) -> dict[st
 
     guess = scale.least
     if all(fits(value) for value in scale.probes):
-        points = [(value, done[value]["private_bytes"]) for value in scale.probes]
-        guess = extrapolated(*points, limits.memory_limit, scale.power)
+        first, second = ((value, done[value]["private_bytes"]) for value in scale.probes)
+        guess = extrapolated(first, second, limits.memory_limit, scale.power)
     try:
         found = largest(fits, guess, least=scale.least, tolerance=limits.tolerance)
     except ConfigError as problem:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
 from actnn.bench import limits
 from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size, task_of
@@ -14,7 +15,7 @@ from actnn.bench.limits import Limits, Scale, add_limits
 from actnn.console.arguments import at_least
 from actnn.measuring import runs
 from actnn.workloads import resnets
-from actnn.workloads.task import CONTESTANTS
+from actnn.workloads.task import CONTESTANTS, Task
 
 WANTED = ("exact", "checkpoint", "L3", "L4", "L5")
 DIMENSIONS = ("depth", "width", "resolution")
@@ -47,7 +48,7 @@ def parse(argv: Sequence[str]) -> Namespace:
 def scales(arguments: Namespace) -> dict[str, Scale]:
     """Return how the ResNet grows in each dimension."""
 
-    def task(**changed):
+    def task(**changed: Any) -> Task:
         return task_of(arguments, **({"model": "resnet152", "batch": arguments.batch} | changed))
 
     return {

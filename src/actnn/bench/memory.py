@@ -87,7 +87,7 @@ def figures(task: Task, contestant: str, told: Told, limit: int) -> dict[str, An
 
 def fits(calculated: Mapping[str, Any], limit: int) -> bool:
     """Tell whether what was computed can be measured within so much memory."""
-    return ROOM * calculated["total_bytes"] <= limit
+    return bool(ROOM * calculated["total_bytes"] <= limit)
 
 
 def computed(task: Task, contestant: str, told: Told) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def limit_of(record: Record) -> str:
 
 def title_of(record: Record) -> str:
     """Return the model of a record in words."""
-    return TITLES.get(record["model"], record["model"])
+    model: str = record["model"]
+    return TITLES.get(model, model)
 
 
 def convergence(records: Sequence[Record], paths: Sequence[Path]) -> None:

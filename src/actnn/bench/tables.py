@@ -122,11 +122,11 @@ def megabytes(count: int) -> str:
 
 def trainer(record: Record) -> str:
     """Return how the contestant of a record trains."""
-    name = record["contestant"]
+    name: str = record["contestant"]
     if name in (EXACT, CHECKPOINT):
         return name
     # records of an earlier form name the level apart
-    words = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
+    words: list[str] = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
     words += [f"{variant}={record[variant]}" for variant in VARIANTS if variant in record]
     return f"**actnn {', '.join(words)}**"
 
@@ -282,7 +282,7 @@ def place(record: Record) -> tuple[str]:
 def model_of(record: Record) -> str:
     """Return the model of a record, with its framework unless that is torch."""
     framework = record.get("framework", "torch")
-    return record["model"] if framework == "torch" else f"{record['model']} ({framework})"
+    return f"{record['model']}" if framework == "torch" else f"{record['model']} ({framework})"
 
 
 def limit(record: Record) -> str:

@@ -123,7 +123,8 @@ def finished(
             clock.cancel()
         process.kill()
         process.wait()
-        process.stdin.close()
+        if process.stdin is not None:
+            process.stdin.close()
     return message, over.is_set()
 
 

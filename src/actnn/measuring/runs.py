@@ -87,23 +87,27 @@ def carry_out(
         writable(out)
     made_on = machine.facts()
     commit = None if any_commit else made_on["commit"]
-    results = []
+    results: list[Record] = []
     with display() as shown:
         advance = shown.bar("runs", sum(map(len, groups)))
         for group in groups:
-            known = [newest(known_before, run, commit) for run in group]
-            if None in known:
+            known = [record for run in group if (record := newest(known_before, run, commit)) is not None]
+            if len(known) < len(group):
                 bar = shown.bar(words(group[0]), steps)
-                known = []
-                for run, figures in zip(group, measure(group, lambda message, bar=bar: bar()), strict=True):
-                    known.append({**run, **figures, "machine": made_on})
+                known = [{**run, **figures, "machine": made_on} for run, figures in measured(group, measure, bar)]
+                for record in known:
                     if out is not None:
-                        append(known[-1], out)
-                    shown.line(f"{words(run)}: {found(known[-1])}")
+                        append(record, out)
+                    shown.line(f"{words(record)}: {found(record)}")
                 bar(None)
             results += known
             advance(len(group))
     return results
+
+
+def measured(group: Group, measure: Measure, bar: Callable[..., None]) -> Iterator[tuple[Settings, Mapping[str, Any]]]:
+    """Measure a group of runs, with a bar that advances whenever a step is told, and yield each with its figures."""
+    return zip(group, measure(group, lambda message: bar()), strict=True)
 
 
 def print_all(groups: Sequence[Group], measure: Measure, arguments: Namespace, **options: Any) -> None:

@@ -22,7 +22,7 @@ from actnn.workloads import models
 from actnn.workloads.training import compressed
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from actnn.session.session import Session
 
@@ -52,7 +52,7 @@ class Profiled:
         self.settings = settings
         plain = models.build(settings.model, classes=settings.classes, channels=settings.input[0])
         plain.train()
-        self.model: nn.Module = plain
+        self.model: Any = plain
         self.session: Session | None = None
         if settings.level is not None:
             self.model = compressed(plain, settings.level, settings.bits)
@@ -128,7 +128,7 @@ def tensors(output: Any) -> Iterator[Tensor]:
 
 def measure(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """Return everything that a report shows of one contestant."""
-    settings = Settings(**given | {"input": tuple(given["input"])})
+    settings = Settings(**{**given, "input": tuple(given["input"])})
     with not_ended(settings):
         return measured(settings)
 

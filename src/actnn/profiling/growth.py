@@ -49,7 +49,7 @@ def divided(pieces: Sequence[Piece]) -> Iterable[Piece]:
 def tells(run: Mapping[str, Any]) -> bool:
     """Tell whether enough of a step grows with the batch to say what other batches take."""
     most = max((growing for _, growing in run["extremes"]), default=0)
-    return most >= max(MEASURABLE_BYTES, LEAST_SHARE * run["peak"]["bytes"])
+    return bool(most >= max(MEASURABLE_BYTES, LEAST_SHARE * run["peak"]["bytes"]))
 
 
 def fitting(run: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> int:
@@ -59,7 +59,7 @@ def fitting(run: Mapping[str, Any], settings: Mapping[str, Any], memory: int) ->
     images = batch * math.prod(settings["input"]) * FLOAT_BYTES
     room = memory - run["resident"] + images - (2 * BUFFER_BYTES if run["stored"] else 0)
     share = min(((room - fixed) / (growing + images) for fixed, growing in run["extremes"]), default=0.0)
-    found = max(0, int(batch * share))
+    found: int = max(0, int(batch * share))
     # two figures: it is no more than an estimate
     unit = 10 ** max(0, len(str(found)) - 2)
-    return found // unit * unit
+    return found - found % int(unit)

@@ -89,10 +89,11 @@ def kept_bytes(run: Mapping[str, Any]) -> int:
     coded = {row["layer"]: row["kept_bytes"] for row in run.get("rows", ())}
     if not coded:
         # without accounts of sites, what a store took over and does not hold in memory counts as well
-        held = run["kept"].get(STORE, 0)
-        return sum(run["kept"].values()) - held + max(held, run["stored"])
-    rest = sum(nbytes for layer, nbytes in run["kept"].items() if layer not in coded and layer != STORE)
-    return rest + sum(coded.values())
+        held: int = run["kept"].get(STORE, 0)
+        total: int = sum(run["kept"].values()) - held + max(held, run["stored"])
+        return total
+    rest: int = sum(nbytes for layer, nbytes in run["kept"].items() if layer not in coded and layer != STORE)
+    return rest + int(sum(coded.values()))
 
 
 @dataclass(frozen=True)

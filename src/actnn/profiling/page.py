@@ -19,7 +19,7 @@ SCRIPTS = ("format.js", "chart.js", "table.js", "main.js")
 RUN = ("phases", "times", "categories", "layers", "runs", "peak", "true_peak", "resident", "always_there")
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 # what would end the script element, or a line of it in older browsers
-UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+UNSAFE: dict[str, str | int | None] = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def html(profile: Mapping[str, Any], memory: int | None) -> str:

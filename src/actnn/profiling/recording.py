@@ -126,12 +126,14 @@ class Recorder:
                 return timed(site, what, work)
 
         mark = trace.CODE if session.policy.compress else trace.SAVED
-        session.store, session.timed = WatchedStore(store, self, mark), watched
+        session.store = WatchedStore(store, self, mark)
+        # over the method of its class, which shows again once this is gone
+        vars(session)["timed"] = watched
         try:
             yield
         finally:
             session.store = store
-            del session.timed
+            del vars(session)["timed"]
 
     def sample_store(self) -> None:
         """Note how much a store holds in memory of its own, where it tells."""

@@ -12,6 +12,8 @@ from actnn.profiling.layers import LEAST_BYTES, Layer, kept_bytes, layers
 MOST_ROWS = 12
 CONTESTANTS = ("exact", "compressed")
 
+Rows = list[tuple[str, ...]]
+
 
 def lines(profile: Mapping[str, Any], whole_peak: bool, memory: int | None) -> list[str]:
     """Return the lines of a whole profile."""
@@ -48,7 +50,7 @@ def number(value: float | None, form: str) -> str:
 
 def totals(profile: Mapping[str, Any]) -> list[str]:
     """Return the totals of both contestants."""
-    cells = [("", *CONTESTANTS, "ratio")]
+    cells: Rows = [("", *CONTESTANTS, "ratio")]
     exact, compressed = (profile[name] for name in CONTESTANTS)
     for label, value in (
         ("kept for backward", kept_bytes),
@@ -75,7 +77,7 @@ def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str
     categories: dict[str, int] = {}
     for share in peak["shares"]:
         categories[share["category"]] = categories.get(share["category"], 0) + share["nbytes"]
-    cells = [("category", "bytes", "share")]
+    cells: Rows = [("category", "bytes", "share")]
     for category, nbytes in sorted(categories.items(), key=lambda item: -item[1]):
         cells.append((category, readable(nbytes), f"{100 * nbytes / total:.1f} %"))
     found = [f"The peak of {name} training, {readable(total)}:", *indented(aligned(cells)), ""]

@@ -22,7 +22,8 @@ from actnn.workloads.small_resnet import small_resnet
 if TYPE_CHECKING:
     from torch import nn
 
-Builder = Callable[[int, int], Any]
+# takes how many classes a model tells apart and how many channels images have
+Builder = Callable[[int, int], "nn.Module"]
 
 OWN: Mapping[str, Builder] = {
     "small_resnet": lambda classes, channels: small_resnet(classes, inputs=channels),
@@ -108,17 +109,10 @@ def adapted(model: nn.Module, channels: int) -> nn.Module:
 
     if channels == 3:
         return model
-    name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
-    replaced = nn.Conv2d(
-        channels,
-        first.out_channels,
-        first.kernel_size,
-        first.stride,
-        first.padding,
-        first.dilation,
-        bias=first.bias is not None,
-    )
-    parent, _, own = name.rpartition(".")
+    place, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
+    shape: dict[str, Any] = {name: getattr(first, name) for name in ("kernel_size", "stride", "padding", "dilation")}
+    replaced = nn.Conv2d(channels, first.out_channels, **shape, bias=first.bias is not None)
+    parent, _, own = place.rpartition(".")
     setattr(model.get_submodule(parent), own, replaced)
     return model
 

@@ -61,7 +61,7 @@ class Task:
 
     def record(self, contestant: str) -> dict[str, Any]:
         """Return what makes a run of one contestant the same run as another."""
-        figures = {"contestant": contestant, "framework": self.framework, "model": self.model}
+        figures: dict[str, Any] = {"contestant": contestant, "framework": self.framework, "model": self.model}
         figures |= {"batch": self.batch, "size": self.size, "bits": self.width_of(contestant), "threads": self.threads}
         changed = {field.name: getattr(self, field.name) for field in fields(self) if field.name in VARIANTS}
         return figures | {name: value for name, value in changed.items() if value != VARIANTS[name]}

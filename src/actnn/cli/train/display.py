@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
 from actnn.amounts import readable
 from actnn.console.progress import progress_bars
@@ -31,7 +30,9 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def step(self, name: str, taken: int, figures: Figures) -> None:
@@ -60,10 +61,11 @@ def show(outcomes: Mapping[str, Outcome], epochs: int) -> None:
         ("kept for backward", [kept(outcome.kept_bytes) for outcome in outcomes.values()]),
     ]
     table = Table("", *outcomes)
-    differences: Sequence[Any] = [()] * len(rows)
+    differences: Sequence[tuple[str, ...]] = [()] * len(rows)
     if len(outcomes) == 2:
         table.add_column("difference")
-        differences = [(text,) for text in differences_of(*outcomes.values(), epochs=epochs)]
+        exact, ours = outcomes.values()
+        differences = [(text,) for text in differences_of(exact, ours)]
     for (label, cells), difference in zip(rows, differences, strict=True):
         table.add_row(label, *cells, *difference)
     Console().print(table)
@@ -74,13 +76,13 @@ def kept(nbytes: int | None) -> str:
     return "not measured" if nbytes is None else readable(nbytes)
 
 
-def differences_of(exact: Outcome, ours: Outcome, epochs: int) -> list[str]:
+def differences_of(exact: Outcome, ours: Outcome) -> list[str]:
     """Return in words how the second of two trainings differs from the first."""
     times = ours.seconds / exact.seconds if exact.seconds else 1.0
     ratio = f"{exact.kept_bytes / ours.kept_bytes:.1f}× less" if exact.kept_bytes and ours.kept_bytes else ""
     return [
-        f"{100 * (ours.accuracy - exact.accuracy):+.2f} points",
-        f"{ours.loss - exact.loss:+.4f}",
+        f"{100 * ((ours.accuracy or 0.0) - (exact.accuracy or 0.0)):+.2f} points",
+        f"{(ours.loss or 0.0) - (exact.loss or 0.0):+.4f}",
         f"{times:.2f}× the time",
         ratio,
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError, UnsupportedError
@@ -15,7 +16,7 @@ from actnn.workloads.task import CHECKPOINT, EXACT, SWAP, Task
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from paddle import Tensor, nn
+    from paddle import Tensor
 
 SMALL_RESNET = "small_resnet"
 BLOCKS = ("BasicBlock", "BottleneckBlock", "DenseLayer", "InvertedResidual")
@@ -29,7 +30,7 @@ class PaddleTrainee(Trainee):
 
         if task.channels_last:
             raise UnsupportedError("Paddle's models have no channels_last layout: leave --channels-last out.")
-        paddle.set_device("cpu")
+        paddle.device.set_device("cpu")
         paddle.base.core.set_num_threads(task.threads)
         # Paddle read it when it was imported; the kernels do in every call
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
@@ -75,14 +76,14 @@ class PaddleTrainee(Trainee):
         network = report.kept_bytes - report.swapped_bytes
         return {"kept_bytes": network + kept.total, "loss_bytes": kept.total}
 
-    def layers(self) -> Iterable[nn.Layer]:
-        return self.model.sublayers(include_self=True)
+    def layers(self) -> Iterable[Any]:
+        yield from self.model.sublayers(include_self=True)
 
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         return sum(tensor.size * tensor.element_size() for tensor in tensors)
 
 
-def build(name: str, classes: int) -> nn.Layer:
+def build(name: str, classes: int) -> Any:
     """Return a fresh model by the name of its function in ``paddle.vision.models``, ``vgg16_bn`` with batch norm."""
     from paddle.vision import models
 
@@ -96,7 +97,7 @@ def build(name: str, classes: int) -> nn.Layer:
     return getattr(models, name.removesuffix("_bn"))(num_classes=classes, **known[name])
 
 
-def recomputed(model: nn.Layer) -> nn.Layer:
+def recomputed(model: Any) -> Any:
     """Let every block keep only its input and compute the rest anew in backward."""
     from paddle.distributed.fleet.utils import recompute
 
@@ -107,8 +108,8 @@ def recomputed(model: nn.Layer) -> nn.Layer:
             f"{', '.join(BLOCKS)}. Leave the contestant checkpoint out."
         )
     for block in blocks:
-        block.forward = lambda x, forward=block.forward: recompute(forward, x)
+        block.forward = partial(recompute, block.forward)
     return model
 
 
-PLAIN: dict[str, Callable[[Any], nn.Layer]] = {EXACT: lambda model: model, CHECKPOINT: recomputed}
+PLAIN: dict[str, Callable[[Any], Any]] = {EXACT: lambda model: model, CHECKPOINT: recomputed}

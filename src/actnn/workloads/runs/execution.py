@@ -116,8 +116,8 @@ def choose_threads(given: int | None, state: dict[str, Any] | None) -> int:
         raise ConfigError(
             f"--threads {given}: this run had {before}, and with another number sums round differently. Leave it out."
         )
-    if given or before:
-        torch.set_num_threads(given or before)
+    if threads := given or before:
+        torch.set_num_threads(threads)
     return torch.get_num_threads()
 
 

@@ -68,7 +68,9 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         # a run that fails says why it did, not what closing its log says then
         with suppress(OutputError) if error else nullcontext():
             self.close()

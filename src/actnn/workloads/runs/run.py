@@ -99,7 +99,7 @@ class Run:
     def step(self, name: str, training: Training) -> None:
         """Let one training take a step, and tell of it."""
         number, rate = training.taken, training.recipe.rate_of(training.taken, training.steps)
-        images = min(training.batch, training.data.train.count - training.done * training.batch)
+        images = min(training.batch, training.data.train.image_count - training.done * training.batch)
         logged = number % self.options.log_every == 0
         watch = self._watch(training) if logged else None
         begin = time.perf_counter()
@@ -127,7 +127,7 @@ class Run:
             outcome.accuracy = training.accuracy(after_batch=self.interruption.check)
             place = {"training": name, "epoch": training.epoch_number, "step": training.taken}
             outcome.loss = training.end_epoch()
-            seen = training.epoch_number * training.data.train.count
+            seen = training.epoch_number * training.data.train.image_count
             speed = seen / outcome.seconds
             self.journal.write("epoch", **place, **asdict(outcome))
             self.display.epoch(name, training.epoch_number, self.settings.epochs, outcome, speed)
