@@ -53,7 +53,7 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_every_record_is_drawn_as_svg_and_png(results, capsys):
+def test_every_benchmark_with_records_is_drawn_as_svg_and_png(results, capsys):
     pytest.importorskip("matplotlib")
     assert plots.main(["--results", str(results)]) == 0
     for name in made_up():

@@ -16,7 +16,7 @@ def lines(capsys) -> list[dict]:
 
 
 def test_a_step_is_timed_and_weighed_against_exact_training(capsys, tmp_path):
-    size = ["--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1", "--threads", "1"]
+    size = ["--model", "small_resnet", "--batch", "4", "--size", "32", "--rounds", "1", "--threads", "1"]
     arguments = [*size, "--contestants", "exact,L3", "--bits", "2", "--out", str(tmp_path / "step.jsonl")]
     assert step.main(arguments) == 0
     records = {record["contestant"]: record for record in lines(capsys)}
@@ -29,7 +29,7 @@ def test_a_step_is_timed_and_weighed_against_exact_training(capsys, tmp_path):
 def test_a_step_of_paddle_is_timed_and_weighed_too(capsys):
     pytest.importorskip("paddle")
     pytest.importorskip("actnn.paddle")
-    arguments = ["--framework", "paddle", "--model", "resnet18", "--batch", "2", "--size", "32", "--rounds", "1"]
+    arguments = ["--framework", "paddle", "--model", "small_resnet", "--batch", "4", "--size", "32", "--rounds", "1"]
     assert step.main([*arguments, "--threads", "1", "--contestants", "exact,L3,swap"]) == 0
     exact, compressed, swapped = lines(capsys)
     assert compressed["kept_ratio"] > 8

@@ -218,7 +218,7 @@ def test_the_demo_says_what_to_install(monkeypatch, capsys):
 def test_the_demo_compares_exact_and_compressed_training():
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    finished = run("demo", "--epochs", "1", "--limit", "128", "--batch", "32")
+    finished = run("demo", "--epochs", "1", "--limit", "40", "--batch", "8", OMP_NUM_THREADS="1")
     assert finished.returncode == 0, finished.stderr
     for word in ("exact", "2-bit codes", "test accuracy", "activations kept", "peak memory", "time of an epoch"):
         assert word in finished.stdout

@@ -54,7 +54,7 @@ def measure(settings: Settings) -> dict[str, dict[str, Any]]:
             figures[name] |= processes.call(
                 "actnn.bench.demo:memory",
                 asdict(settings) | {"contestant": name},
-                environment=MALLOC_SETTINGS,
+                environment=QUIET_THREADS | MALLOC_SETTINGS,
                 told=advance,
             )
     return figures

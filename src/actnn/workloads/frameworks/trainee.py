@@ -69,7 +69,7 @@ class Trainee(ABC):
         self.clear(keep_gradients)
         loss = self.forward()
         self.finish(loss)
-        return float(loss)
+        return float(loss.item())
 
     def kept(self) -> dict[str, int]:
         """Return ``kept_bytes``, all that autograd keeps after a forward, and ``loss_bytes``, the loss's share."""
