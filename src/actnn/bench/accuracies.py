@@ -49,10 +49,10 @@ def cells(records: Iterable[Record]) -> dict[tuple[str, float], Cell]:
         newest.setdefault((record["level"], record["bits"]), {})[record["seed"]] = record
     return {
         place: Cell(
-            {seed: 100 * record["accuracy"] for seed, record in runs.items()},
-            frozenset(seed for seed, record in runs.items() if record["diverged"]),
+            {seed: 100 * record["accuracy"] for seed, record in seeds.items()},
+            frozenset(seed for seed, record in seeds.items() if record["diverged"]),
         )
-        for place, runs in newest.items()
+        for place, seeds in newest.items()
     }
 
 

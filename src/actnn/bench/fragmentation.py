@@ -48,7 +48,7 @@ def measure_all(arguments: Namespace) -> None:
     """Measure each contestant; each is a run of its own."""
     task = task_of(arguments, batch=arguments.batch)
     planned = [
-        {"benchmark": "fragmentation"} | task.record(name) | {"steps": arguments.steps}
+        {"benchmark": "fragmentation"} | task.run_of(name) | {"steps": arguments.steps}
         for name in arguments.contestants
     ]
     records = runs.carry_out(

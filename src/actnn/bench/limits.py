@@ -44,8 +44,8 @@ class Limits:
         return Limits(arguments.memory_limit, arguments.steps, arguments.tolerance, arguments.timeout)
 
     @property
-    def record(self) -> dict[str, Any]:
-        """What makes a run the same run as another."""
+    def settings(self) -> dict[str, Any]:
+        """The settings of a run that the search adds."""
         return {"memory_limit": self.memory_limit, "steps": self.steps, "tolerance": self.tolerance}
 
 

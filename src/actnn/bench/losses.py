@@ -62,7 +62,7 @@ def measure_all(arguments: Namespace) -> None:
         return task_of(arguments, batch=arguments.batch, seed=seed, rate=arguments.rate, label_count=datasets.CLASSES)
 
     planned = [
-        {"benchmark": "losses"} | task(seed).record(name) | own | {"seed": seed}
+        {"benchmark": "losses"} | task(seed).run_of(name) | own | {"seed": seed}
         for seed in arguments.seeds
         for name in arguments.contestants
     ]

@@ -40,7 +40,7 @@ def search_all(arguments: Namespace) -> None:
     """Search for each contestant; each is a run of its own."""
     how = Limits.of(arguments)
     scale = Scale(lambda batch: task_of(arguments, batch=batch), least=1, probes=PROBES)
-    planned = [{"benchmark": "maxbatch"} | scale.task(1).record(name) | how.record for name in arguments.contestants]
+    planned = [{"benchmark": "maxbatch"} | scale.task(1).run_of(name) | how.settings for name in arguments.contestants]
     for run in planned:
         del run["batch"]
     runs.print_all(

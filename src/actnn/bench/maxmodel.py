@@ -65,10 +65,10 @@ def search_all(arguments: Namespace) -> None:
     planned = []
     for dimension in arguments.dimensions:
         for name in arguments.contestants:
-            run = growing[dimension].task(growing[dimension].least).record(name)
+            run = growing[dimension].task(growing[dimension].least).run_of(name)
             # what grows is no setting
             run |= {"model": "scaled resnet", "size": None if dimension == "resolution" else run["size"]}
-            planned.append([{"benchmark": "maxmodel", "dimension": dimension} | run | how.record])
+            planned.append([{"benchmark": "maxmodel", "dimension": dimension} | run | how.settings])
     runs.print_all(
         planned,
         lambda group, told: [limits.search(growing[group[0]["dimension"]], group[0]["contestant"], how, told)],

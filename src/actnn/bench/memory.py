@@ -64,7 +64,7 @@ def measure_all(arguments: Namespace) -> None:
         return [figures(tasks[run["model"], run["batch"]], run["contestant"], told, limit)]
 
     groups = [
-        [{"benchmark": "memory"} | task.record(name)] for task in tasks.values() for name in arguments.contestants
+        [{"benchmark": "memory"} | task.run_of(name)] for task in tasks.values() for name in arguments.contestants
     ]
 
     # what was computed is measured where it fits by now

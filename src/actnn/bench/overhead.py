@@ -64,7 +64,7 @@ def measure_all(arguments: Namespace) -> None:
     tasks = {name: task_of(arguments, model=name, batch=arguments.batch) for name in names}
     common = {"rounds": arguments.rounds, "steps": arguments.steps}
     groups = [
-        [{"benchmark": "overhead"} | task.record(name) | common for name in arguments.contestants]
+        [{"benchmark": "overhead"} | task.run_of(name) | common for name in arguments.contestants]
         for task in tasks.values()
     ]
     runs.print_all(

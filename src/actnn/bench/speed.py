@@ -54,7 +54,7 @@ def measure_all(arguments: Namespace) -> None:
     tasks = {batch: task_of(arguments, batch=batch) for batch in sorted(arguments.batches)}
     common = {"memory_limit": arguments.memory_limit, "rounds": arguments.rounds, "steps": arguments.steps}
     groups = [
-        [{"benchmark": "speed"} | task.record(name) | common for name in arguments.contestants]
+        [{"benchmark": "speed"} | task.run_of(name) | common for name in arguments.contestants]
         for task in tasks.values()
     ]
     full: set[str] = set()

@@ -67,7 +67,7 @@ def measure_all(arguments: Namespace) -> None:
         share_codes=not arguments.no_sharing,
     )
     common = {"rounds": arguments.rounds, "allocators": arguments.allocators}
-    group = [{"benchmark": "step"} | task.record(name) | common for name in arguments.contestants]
+    group = [{"benchmark": "step"} | task.run_of(name) | common for name in arguments.contestants]
     runs.print_all(
         [group],
         lambda group, told: measured(task, group, told),

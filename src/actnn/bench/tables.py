@@ -156,8 +156,8 @@ def convergence(records: Sequence[Record]) -> Table:
     heading = ["training", "level", *(f"{bits:g} bits" for bits in columns)]
     return heading, [
         [words, *row]
-        for words, runs in accuracies.by_settings(records).items()
-        for row in accuracies.rows(accuracies.cells(runs), columns)
+        for words, alike in accuracies.by_settings(records).items()
+        for row in accuracies.rows(accuracies.cells(alike), columns)
     ]
 
 
@@ -172,17 +172,17 @@ def losses(records: Sequence[Record]) -> Table:
         [
             words,
             name,
-            str(len(runs)),
-            *(f"{statistics.fmean(run[part] for run in runs.values()):.3f}" for part in ("first", "last")),
-            NOTHING if name == EXACT else above(runs, found.get((words, EXACT), {})),
+            str(len(seeds)),
+            *(f"{statistics.fmean(record[part] for record in seeds.values()):.3f}" for part in ("first", "last")),
+            NOTHING if name == EXACT else above(seeds, found.get((words, EXACT), {})),
         ]
-        for (words, name), runs in found.items()
+        for (words, name), seeds in found.items()
     ]
 
 
-def above(runs: Mapping[int, Record], exact: Mapping[int, Record]) -> str:
+def above(seeds: Mapping[int, Record], exact: Mapping[int, Record]) -> str:
     """Return by how much losses end above those of exact training from the same seeds, with the standard error."""
-    differences = [run["last"] - exact[seed]["last"] for seed, run in runs.items() if seed in exact]
+    differences = [record["last"] - exact[seed]["last"] for seed, record in seeds.items() if seed in exact]
     if len(differences) < 2:
         return NOTHING
     error = statistics.stdev(differences) / len(differences) ** 0.5

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 # For the process that is measured: every large block is mapped on its own and returned when freed, so that resident
-# memory is what the program holds and not what the allocator keeps for later. Slows training; never time such a run.
+# memory is what the program holds and not what the allocator keeps for later. Slows training; never time it so.
 MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 

@@ -54,9 +54,9 @@ def totals(profile: Mapping[str, Any]) -> list[str]:
     exact, compressed = (profile[name] for name in CONTESTANTS)
     for label, value in (
         ("kept for backward", kept_bytes),
-        ("peak of the step, replayed", lambda run: run["peak"]["bytes"]),
-        ("peak of the step, resident", lambda run: run["true_peak"]),
-        ("weights, gradients, optimizer", lambda run: sum(run["always_there"].values())),
+        ("peak of the step, replayed", lambda measured: measured["peak"]["bytes"]),
+        ("peak of the step, resident", lambda measured: measured["true_peak"]),
+        ("weights, gradients, optimizer", lambda measured: sum(measured["always_there"].values())),
     ):
         figures = value(exact), value(compressed)
         if None not in figures:
@@ -94,7 +94,7 @@ def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str
 
 
 def moment_lines(peak: Mapping[str, Any]) -> list[str]:
-    """Return the fullest moments, one for each layer's run: what would be the peak if the one above it were gone."""
+    """Return the fullest moments, one for each pass of a layer: each would be the peak without those above it."""
     cells = [("fullest moments", "phase", "bytes", "of which")]
     for moment in peak["moments"]:
         parts = sorted(moment["categories"].items(), key=lambda part: -part[1])

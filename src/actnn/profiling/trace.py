@@ -90,7 +90,7 @@ class Step:
     """
 
     blocks: list[Block] = field(default_factory=list)
-    runs: list[tuple[str, str, float, float]] = field(default_factory=list)
+    passes: list[tuple[str, str, float, float]] = field(default_factory=list)
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
     outside: list[tuple[float, int, str]] = field(default_factory=list)
     stored: int = 0
@@ -193,7 +193,7 @@ class _Sweep:
         stack = self._stacks.setdefault(subject.thread, [])
         if what == "begin":
             stack.append(subject)
-            self._note_run(subject, stack)
+            self._note_pass(subject, stack)
         elif what == "end":
             stack.remove(subject)
         elif what == "mark":
@@ -203,11 +203,11 @@ class _Sweep:
         elif (block := self._live.pop(subject.address, None)) is not None:
             block.end = subject.time
 
-    def _note_run(self, span: Span, stack: list[Span]) -> None:
+    def _note_pass(self, span: Span, stack: list[Span]) -> None:
         if span.kind == LAYER:
-            self._step.runs.append((span.value, phase_of(stack), span.start, span.end))
+            self._step.passes.append((span.value, phase_of(stack), span.start, span.end))
         elif span.is_node and (layer := self._layers.get(span.sequence or -1)):
-            self._step.runs.append((layer, phase_of(stack), span.start, span.end))
+            self._step.passes.append((layer, phase_of(stack), span.start, span.end))
 
     def _allocate(self, instant: Instant, stack: list[Span]) -> None:
         block = Block(instant.address, instant.nbytes, instant.time)

@@ -59,8 +59,8 @@ class Task:
         """Return the task of some settings."""
         return Task(**settings)
 
-    def record(self, contestant: str) -> dict[str, Any]:
-        """Return what makes a run of one contestant the same run as another."""
+    def run_of(self, contestant: str) -> dict[str, Any]:
+        """Return the settings of the run of one contestant, which its record repeats."""
         figures: dict[str, Any] = {"contestant": contestant, "framework": self.framework, "model": self.model}
         figures |= {"batch": self.batch, "size": self.size, "bits": self.width_of(contestant), "threads": self.threads}
         changed = {field.name: getattr(self, field.name) for field in fields(self) if field.name in VARIANTS}
