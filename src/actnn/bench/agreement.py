@@ -1,4 +1,4 @@
-"""Whether kernels do what the reference defines: nothing else about them is worth knowing before."""
+"""Whether kernels agree with the reference, which is checked before they are timed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from actnn.kernels.numpy_arrays import NumpyArrays
 
 
 class DisagreementError(ActnnError):
-    """Kernels that make other bytes of values than the reference does, or other values of bytes."""
+    """Kernels that encode to other bytes than the reference, or decode to other values."""
 
 
 def check_agreement(backend: Backend, arrays: Arrays, values: Array, layout: Layout, key: Key) -> int:
-    """Return the bytes of a code once both backends encode to the same and decode it to the same values."""
+    """Raise DisagreementError unless both backends encode and decode alike; return the size of the code in bytes."""
     own = NumpyArrays()
     defined = Reference().encode(own, values, layout, key)
     made = backend.encode(arrays, values, layout, key)

@@ -99,7 +99,7 @@ def draw_level(axes: Axes, level: str, cells: Cells, shift: float) -> None:
 
 
 def finish(axes: Axes, widths: list[float], title: str) -> None:
-    """Give the axes their scales and words, and take away what says nothing."""
+    """Give the axes their scales, ticks, labels and title."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(widths, [f"{bits:g}" for bits in widths])
     axes.set_xticks([], minor=True)

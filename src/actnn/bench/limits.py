@@ -40,7 +40,7 @@ class Limits:
 
     @staticmethod
     def of(arguments: Namespace) -> Limits:
-        """Return what the arguments ask for."""
+        """Return the limits that the arguments name."""
         return Limits(arguments.memory_limit, arguments.steps, arguments.tolerance, arguments.timeout)
 
     @property
@@ -94,5 +94,5 @@ def search(scale: Scale, contestant: str, limits: Limits, told: Told) -> dict[st
 
 
 def last(value: int, done: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the largest value's trial measured."""
+    """Return the figures of the trial of the largest value."""
     return {"largest": value, "seconds": done[value]["seconds"], "private_bytes": done[value]["private_bytes"]}

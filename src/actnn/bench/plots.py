@@ -208,7 +208,7 @@ def maxmodel(records: Sequence[Record], paths: Sequence[Path]) -> None:
 
 
 def draw_largest(axes: Axes, found: Mapping[str, Record], title: str) -> None:
-    """Draw a bar for each contestant with its value and how many times exact training's that is."""
+    """Draw a bar for each contestant with its value and the ratio to exact training's."""
     names = ordered(list(found))
     values = [found[name]["largest"] for name in names]
     axes.barh(names, values, color=[STYLES[name][0] for name in names], height=0.66)

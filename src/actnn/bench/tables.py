@@ -275,7 +275,7 @@ def fragmentation(records: Sequence[Record]) -> Table:
 
 
 def place(record: Record) -> tuple[str]:
-    """Return what contestants are compared in, as words."""
+    """Return the model, image size and memory limit of a record as words."""
     return (f"{model_of(record)}, {record['size']}, {limit(record)}",)
 
 
@@ -291,7 +291,7 @@ def limit(record: Record) -> str:
 
 
 def times(value: float, exact: float | None) -> str:
-    """Return how many times exact training's a value is."""
+    """Return the ratio of a value to that of exact training as words."""
     return NOTHING if exact is None else f"{value / exact:.1f}×"
 
 

@@ -74,7 +74,7 @@ def folder(text: str) -> Path:
 
 
 def number(text: str) -> float:
-    """Return a number, or one that compares with none."""
+    """Read a number; return nan, which lies in no range, where there is none."""
     try:
         return float(text)
     except ValueError:
@@ -97,7 +97,7 @@ def rate(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Read a share of the whole."""
+    """Read a share between 0 and 1."""
     if not 0 < number(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
     return number(text)

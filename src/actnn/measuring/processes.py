@@ -129,7 +129,7 @@ def finished(
 
 
 def answer(function: str, final: Mapping[str, Any], code: int, complaints: str, *, limited: bool) -> dict[str, Any]:
-    """Return a child's result, or raise what its end means."""
+    """Return a child's result, or raise the error that its last message and exit code stand for."""
     if "result" in final:
         if complaints:
             print(complaints, end="", file=sys.stderr)

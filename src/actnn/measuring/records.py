@@ -28,12 +28,12 @@ def append(record: Mapping[str, Any], out: Path) -> None:
 
 
 def torn_bytes(content: bytes) -> int:
-    """Return the size of an end that is no line: of a record that was being written when its program ended."""
+    """Return the bytes behind the last line end: part of a record whose program ended while it was written."""
     return len(content) - (content.rfind(b"\n") + 1)
 
 
 def recorded(source: Path) -> list[Record]:
-    """Return the records of a file, oldest first; none where there is no file, and no part of one."""
+    """Return the records of a file, oldest first, without a torn one at its end; none where there is no file."""
     if source.exists() and not source.is_file() and not source.is_dir():
         # a device may go on for ever
         raise ConfigError(f"{source} is not a file: name one in which records can be kept.")

@@ -30,7 +30,7 @@ OWN: Mapping[str, Builder] = {
     "fcn_hrnet_w48": fcn_hrnet_w48,
     **{name: partial(resnets.resnet, shape) for name, shape in resnets.SHAPES.items()},
 }
-# families with a number in their name: the seeds' scaled ResNet, by depth and by width; Python reads 4300 digits
+# families with a number in their name: the scaled ResNet, by depth and by width; Python reads 4300 digits
 SCALED: Mapping[str, Callable[[int], resnets.Shape]] = {
     r"resnet-(\d{1,99})": resnets.deep,
     r"wide-resnet-(\d{1,99})": resnets.wide,
@@ -65,7 +65,7 @@ def build(name: str, *, classes: int = 1000, channels: int = 3) -> nn.Module:
 
 
 def unknown(name: str, known: Iterable[str], missing: list[str]) -> Exception:
-    """Return the error for a name that nobody knows; where a package is missing it might have been one of its."""
+    """Return the error for an unknown name; it names missing packages, since the model may be one of theirs."""
     # several packages have a ResNet-50
     close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected {HELP}."
@@ -140,7 +140,7 @@ def from_function(name: str, classes: int, channels: int) -> nn.Module:
 
 @contextmanager
 def one_line(name: str, fails: str) -> Iterator[None]:
-    """Raise ConfigError with how a model fails; the user's code may raise anything, and even end the program."""
+    """Turn any error of the user's code, and an attempt to end the program, into a ConfigError of one line."""
     try:
         yield
     except ActnnError:

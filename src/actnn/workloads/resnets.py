@@ -1,4 +1,4 @@
-"""ResNets in plain torch, with the names and shapes of torchvision's, and the seeds' deeper and wider ones."""
+"""ResNets in plain torch, with the names and shapes of torchvision's, and scaled ones of any depth and width."""
 
 from __future__ import annotations
 

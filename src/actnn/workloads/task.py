@@ -51,7 +51,7 @@ class Task:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a child needs to do the same."""
+        """The fields as plain data, from which a child makes the same task."""
         return asdict(self)
 
     @staticmethod

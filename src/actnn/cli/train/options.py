@@ -1,4 +1,4 @@
-"""The arguments of ``actnn train``, read into what a run depends on and where and how it runs."""
+"""The arguments of ``actnn train``, read into the settings of a run and the options of how it is carried out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ share = number_from(0, 0.999, "a share from 0 to 0.999")
 
 
 def parse(argv: Sequence[str]) -> tuple[Settings, Options]:
-    """Read the arguments: the settings of a run, and where and how it runs."""
+    """Read the arguments into the settings of a run and its options."""
     parser = Parser(
         prog="actnn train",
         description=DESCRIPTION,
@@ -51,7 +51,7 @@ def parse(argv: Sequence[str]) -> tuple[Settings, Options]:
 
 
 def own_name(settings: Settings) -> str:
-    """Return what a run is called where nobody named a folder for it; the name does not begin as a hidden file's."""
+    """Return the name of a run's folder where none is given; it does not begin with a dot, which would hide it."""
     images = os.path.basename(os.path.abspath(settings.data.removeprefix(IDX)))
     return re.sub(r"[^\w.-]+", "-", "-".join((images, settings.model, settings.level))).lstrip("-.")
 

@@ -1,4 +1,4 @@
-"""What a run trains: its images, and one training, or one and its exact twin."""
+"""What a run trains: its images, and one training, or two where it is compared with exact training."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def folder_data(settings: Settings) -> DataSet:
 
 
 def fingerprint(data: DataSet) -> dict[str, Any]:
-    """Return by what another set of images is told from this one."""
+    """Return counts and checksums that differ where a set of images differs."""
     import torch
 
     some = data.train.batch(torch.arange(min(SOME, data.train.image_count)), None)[0]

@@ -44,7 +44,7 @@ class Display(Protocol):
     """Shows how far a run is."""
 
     def step(self, name: str, taken: int, figures: Figures) -> None:
-        """Show what the last of so many steps of a training told."""
+        """Show the figures of a training's last step, and how many it has taken."""
 
     def epoch(self, name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> None:
         """Say what a training reached in an epoch, and how many images a second it took so far."""

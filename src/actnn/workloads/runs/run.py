@@ -43,7 +43,7 @@ class BudgetMissedError(ActnnError):
 
 @dataclass
 class Run:
-    """Trainings on their way, and all that accompanies them."""
+    """The trainings of a run with their log, display and checkpoint."""
 
     settings: Settings
     trainings: dict[str, Training]
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def leader(self) -> Training:
-        """Any of the trainings: between steps, all are equally far."""
+        """The first training; between steps, all have taken equally many."""
         return next(iter(self.trainings.values()))
 
     @property
@@ -188,7 +188,7 @@ class Run:
         return KeptBytes(training.model)
 
     def _note_kept(self, name: str, watch: Any | None) -> None:
-        """Note what a forward kept; a model with a budget counts by itself, hidden from who counts outside."""
+        """Note what a forward kept; a model with a budget reports it itself, since its own hooks hide it from ours."""
         outcome, allowed = self.outcomes[name], self.settings.memory
         if allowed is not None and name != EXACT:
             # in every step: the first ones, which measure, keep more than those that nobody logs

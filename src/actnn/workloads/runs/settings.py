@@ -1,4 +1,4 @@
-"""What a run is asked to do: the settings that its result depends on, and where and how it runs."""
+"""What a run is asked to do: the settings that its result depends on, and where and how it is carried out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Options:
-    """Where and how a run runs; its result does not depend on them."""
+    """Where a run is kept and how it is carried out; its result does not depend on them."""
 
     out: Path
     resume: bool
@@ -88,7 +88,7 @@ class Every:
     seconds: float | None = None
 
     def due(self, steps: int, seconds: float) -> bool:
-        """Tell whether it is time, so long after the last time."""
+        """Tell whether it is time again, so many steps and seconds after the last time."""
         return (self.steps is not None and steps >= self.steps) or (
             self.seconds is not None and seconds >= self.seconds
         )
