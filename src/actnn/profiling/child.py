@@ -14,10 +14,10 @@ from actnn.measuring.memory import reset_peak, resident
 from actnn.measuring.processes import Told, in_one_line
 from actnn.profiling.advice import forecasts
 from actnn.profiling.blocks import pieces
-from actnn.profiling.recording import Recorder
 from actnn.profiling.steps import summary
 from actnn.profiling.timeline import Timeline
 from actnn.profiling.trace import ROOT
+from actnn.profiling.tracing import Recorder
 from actnn.workloads import models
 from actnn.workloads.training import compressed
 
