@@ -20,7 +20,7 @@ LEAST_SHARE = 0.2
 
 
 def extremes(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-    """Return (fixed, growing) bytes of each moment that could be the peak of some batch: no other has more of both."""
+    """Return (fixed, growing) bytes of the moments that could be the peak of some batch: none has less of both."""
     held = {FIXED: 0, GROWING: 0}
     found = set()
     for _, nbytes, (_, part) in changes(divided(pieces)):

@@ -98,7 +98,7 @@ def kept_bytes(measured: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class Balance:
-    """What lies between the sum of a table of layers and what training keeps in all.
+    """The difference between the sum of a table of layers and the totals of training.
 
     ``anyway_bytes`` are values of which layers keep codes and which cost exact training nothing: it only refers to
     them, as the batch was there before the step, or another layer keeps them.
@@ -131,7 +131,7 @@ def uncompressed(measured: Mapping[str, Any]) -> dict[str, int]:
 
 
 def holders(profile: Mapping[str, Any], most: int = 3) -> str:
-    """Say how much the kinds of layers keep that keep most without a code."""
+    """Name the kinds of layers without a code that keep most, with how much they keep."""
     kinds: dict[str, dict[str, int]] = {}
     for layer, nbytes in uncompressed(profile["compressed"]).items():
         # as the user wrote the model: conversion wraps the whole of it

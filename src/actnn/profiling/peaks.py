@@ -22,7 +22,7 @@ class Peaks:
 
 
 def peaks_of(profile: Mapping[str, Any]) -> Peaks:
-    """Return both peaks as the system saw them where it tells, and tells what the replay does; else as replayed."""
+    """Return both peaks as the system saw them if both agree with the replay, else both as replayed."""
     exact, compressed = profile["exact"], profile["compressed"]
     if seen(exact) and seen(compressed):
         return Peaks(exact["true_peak"], compressed["true_peak"], replayed=False)
@@ -42,5 +42,5 @@ def seen(measured: Mapping[str, Any]) -> bool:
 
 
 def measurable(measured: Mapping[str, Any]) -> bool:
-    """Tell whether the system saw a peak that it can tell from nothing."""
+    """Tell whether the system saw a peak large enough to be measured."""
     return (measured["true_peak"] or 0) >= MEASURABLE_BYTES

@@ -1,4 +1,4 @@
-"""One recorded step, summed up as plain data: what a report shows of it."""
+"""One traced step, summed up as plain data: what a report shows of it."""
 
 from __future__ import annotations
 

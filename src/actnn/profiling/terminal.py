@@ -65,7 +65,7 @@ def totals(profile: Mapping[str, Any]) -> list[str]:
 
 
 def ratio(before: int, after: int) -> str:
-    """Return how many times less that is, to a figure that says something where it is more."""
+    """Return how many times less that is, with one significant figure where it is much more."""
     if not (before and after):
         return "-"
     return f"{before / after:.1f}x" if before >= after / 2 else f"{before / after:.1g}x"
@@ -104,7 +104,7 @@ def moment_lines(peak: Mapping[str, Any]) -> list[str]:
 
 
 def indented(text: Sequence[str]) -> list[str]:
-    """Return lines, each a little to the right."""
+    """Return lines, indented by two spaces."""
     return [f"  {line}" for line in text]
 
 

@@ -1,6 +1,6 @@
 """A profiler's trace, read: when memory was taken and given back, and what ran meanwhile.
 
-The trace is a Chrome trace as torch.profiler exports it. What a recording adds to it are annotations named
+The trace is a Chrome trace as torch.profiler exports it. What Tracer adds to it are annotations named
 ``actnn|kind|…`` (see ``annotation``): spans of layers and phases, and marks that say what an address holds.
 """
 
@@ -83,7 +83,7 @@ class Block:
 
 @dataclass
 class Step:
-    """One recorded step: its blocks, when each layer ran, its phases, and samples of what lies outside the framework.
+    """One traced step: its blocks, when each layer ran, its phases, and samples of what lies outside the framework.
 
     ``outside`` holds (time, bytes, mark) of what a store keeps in memory of its own, codes or what autograd saved,
     which counts there from the moment on that it was stored; ``stored`` is all that was taken over from the framework.
@@ -242,7 +242,7 @@ def phase_of(stack: list[Span]) -> str:
 
 
 def outermost_operator(stack: list[Span]) -> Span | None:
-    """Return the operator that was called last by what is no operator."""
+    """Return the outermost of the operators at the end of a stack: those within it are parts of its work."""
     found = None
     for span in reversed(stack):
         if not span.is_operator:
