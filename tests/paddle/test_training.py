@@ -212,6 +212,35 @@ def test_a_converted_model_in_evaluation_can_be_saved_as_a_static_graph(tmp_path
     close(loaded(x).numpy(), ours(x).numpy(), 1e-5)
 
 
+STATIC = {
+    "BatchNorm": (lambda: nn.BatchNorm(4, act="relu"), (4, 4, 6, 6)),
+    "SyncBatchNorm": (lambda: nn.SyncBatchNorm(4), (4, 4, 6, 6)),
+    "Linear": (lambda: nn.Linear(4, 3), (4, 4)),
+    "Dropout": (lambda: nn.Dropout(0.5), (4, 4)),
+    "MaxPool1D": (lambda: nn.MaxPool1D(2), (4, 4, 8)),
+    "MaxPool2D": (lambda: nn.MaxPool2D(2), (4, 4, 8, 8)),
+    "AvgPool2D": (lambda: nn.AvgPool2D(2), (4, 4, 8, 8)),
+    "Conv2DTranspose": (lambda: nn.Conv2DTranspose(4, 3, 2), (4, 4, 8, 8)),
+    "LeakyReLU": (lambda: nn.LeakyReLU(), (4, 4)),
+    "ReLU6": (lambda: nn.ReLU6(), (4, 4)),
+}
+
+
+@pytest.mark.parametrize(("build", "shape"), STATIC.values(), ids=STATIC)
+def test_every_kind_of_layer_can_be_saved_as_a_static_graph(tmp_path, build, shape):
+    ours, x = compressed(nn.Sequential(build())).eval(), FRAMEWORK.tensor(numbers(shape))
+    paddle.jit.save(ours, str(tmp_path / "model"), input_spec=[paddle.static.InputSpec([None, *shape[1:]])])
+    loaded = paddle.jit.load(str(tmp_path / "model"))
+    loaded.eval()
+    close(loaded(x).numpy(), ours(x).numpy(), 1e-5)
+
+
+def test_training_can_be_switched_off_by_a_mode():
+    ours = compressed(nn.Sequential(nn.Linear(4, 4)))
+    assert not ours.train(False).training
+    assert ours.train(True).training
+
+
 def test_a_model_that_was_compiled_is_refused():
     model = paddle.jit.to_static(nn.Sequential(nn.Linear(4, 4)))
     with pytest.raises(actnn.UnsupportedError, match=r"was compiled by paddle\.jit\.to_static"):

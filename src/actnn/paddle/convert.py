@@ -90,9 +90,9 @@ class QModule(Wrapper, nn.Layer):
     # Paddle's other names for it
     set_dict = load_dict = set_state_dict
 
-    def train(self) -> QModule:
-        """Switch this model, and no other, to training."""
-        self._model.train()
+    def train(self, mode: bool = True) -> QModule:
+        """Switch this model, and no other, between training and evaluation."""
+        self._model.train() if mode else self._model.eval()
         return self
 
     def eval(self) -> QModule:

@@ -26,10 +26,11 @@ class DataLoader(io.DataLoader):
         super().__init__(dataset if isinstance(dataset, Indexed) else Indexed(dataset), *args, **kwargs)
         # Paddle's own collate function takes nested items as they are
         if self.collate_fn is not None and not isinstance(self.collate_fn, CollateIndexed):
-            self.collate_fn = CollateIndexed(self.collate_fn)
+            collate: Any = CollateIndexed(self.collate_fn)
+            self.collate_fn = collate
 
 
-class Indexed(IndexedItems, io.Dataset):
+class Indexed(IndexedItems, io.Dataset[Any]):
     """A dataset of Paddle whose items come with their index."""
 
     def __getitem__(self, position: Any) -> tuple[Any, Any]:

@@ -13,8 +13,19 @@ from typing import Any
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from actnn.paddle import layers
-from actnn.paddle.layers import Compressed
+from actnn.paddle.layers.activation import QDropout, QReLU
+from actnn.paddle.layers.base import Compressed
+from actnn.paddle.layers.batch_norm import QBatchNorm1D, QBatchNorm2D, QBatchNorm3D, QSyncBatchNorm
+from actnn.paddle.layers.maps import (
+    QConv1D,
+    QConv1DTranspose,
+    QConv2D,
+    QConv2DTranspose,
+    QConv3D,
+    QConv3DTranspose,
+    QLinear,
+)
+from actnn.paddle.layers.pooling import QAvgPool2D, QMaxPool2D
 from actnn.paddle.padding import each_axis
 
 Arguments = dict[str, Any]
@@ -98,19 +109,19 @@ def of_activation(given: Arguments) -> Arguments:
 
 
 FUNCTIONS: dict[str, Lower] = {
-    "qconv1d": Lower(layers.QConv1D, F.conv1d, of_convolution),
-    "qconv2d": Lower(layers.QConv2D, F.conv2d, of_convolution),
-    "qconv3d": Lower(layers.QConv3D, F.conv3d, of_convolution),
-    "qconv_transpose1d": Lower(layers.QConv1DTranspose, F.conv1d_transpose, of_convolution),
-    "qconv_transpose2d": Lower(layers.QConv2DTranspose, F.conv2d_transpose, of_convolution),
-    "qconv_transpose3d": Lower(layers.QConv3DTranspose, F.conv3d_transpose, of_convolution),
-    "qbatch_norm1d": Lower(layers.QBatchNorm1D, F.batch_norm, of_batch_norm),
-    "qbatch_norm2d": Lower(layers.QBatchNorm2D, F.batch_norm, of_batch_norm),
-    "qbatch_norm3d": Lower(layers.QBatchNorm3D, F.batch_norm, of_batch_norm),
-    "qsync_batch_norm": Lower(layers.QSyncBatchNorm, F.batch_norm, of_batch_norm),
-    "qlinear": Lower(layers.QLinear, F.linear, of_linear),
-    "qrelu": Lower(layers.QReLU, F.relu, of_activation),
-    "qdropout": Lower(layers.QDropout, F.dropout, of_dropout),
-    "qmax_pool2d": Lower(layers.QMaxPool2D, F.max_pool2d, of_pooling),
-    "qavg_pool2d": Lower(layers.QAvgPool2D, F.avg_pool2d, of_pooling),
+    "qconv1d": Lower(QConv1D, F.conv1d, of_convolution),
+    "qconv2d": Lower(QConv2D, F.conv2d, of_convolution),
+    "qconv3d": Lower(QConv3D, F.conv3d, of_convolution),
+    "qconv_transpose1d": Lower(QConv1DTranspose, F.conv1d_transpose, of_convolution),
+    "qconv_transpose2d": Lower(QConv2DTranspose, F.conv2d_transpose, of_convolution),
+    "qconv_transpose3d": Lower(QConv3DTranspose, F.conv3d_transpose, of_convolution),
+    "qbatch_norm1d": Lower(QBatchNorm1D, F.batch_norm, of_batch_norm),
+    "qbatch_norm2d": Lower(QBatchNorm2D, F.batch_norm, of_batch_norm),
+    "qbatch_norm3d": Lower(QBatchNorm3D, F.batch_norm, of_batch_norm),
+    "qsync_batch_norm": Lower(QSyncBatchNorm, F.batch_norm, of_batch_norm),
+    "qlinear": Lower(QLinear, F.linear, of_linear),
+    "qrelu": Lower(QReLU, F.relu, of_activation),
+    "qdropout": Lower(QDropout, F.dropout, of_dropout),
+    "qmax_pool2d": Lower(QMaxPool2D, F.max_pool2d, of_pooling),
+    "qavg_pool2d": Lower(QAvgPool2D, F.avg_pool2d, of_pooling),
 }

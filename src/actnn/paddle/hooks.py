@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import ClassVar
 
 from paddle import Tensor
@@ -17,10 +16,9 @@ class SavedTensorHooks(saved_tensors_hooks):
     purpose: ClassVar[str]
     instead: ClassVar[str]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, problem, trace)
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        _, problem, _ = raised
         if isinstance(problem, ValueError) and "one pair of hooks" in str(problem):
             raise UnsupportedError(
                 "this model puts saved-tensor hooks in place, of which Paddle allows one pair, while "

@@ -34,14 +34,16 @@ class SwappedActivations(SavedTensorHooks):
         order = ARRAYS.order(x, batched=False)
         self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))
         buffer = self._session.store.allocate(ARRAYS, ARRAYS.nbytes(x), x)
-        buffer[:] = order.flat(x).view(paddle.uint8).view([-1])
+        # not by an index, which copies the whole buffer first
+        paddle.assign(order.flat(x).view(paddle.uint8).view([-1]), output=buffer)
         return Swapped(self._site.store(ARRAYS, buffer), order, x.dtype, ARRAYS.wants_gradient(x))
 
     def _get(self, kept: Left | Swapped) -> Tensor:
         self._session.backward_begins()
         if isinstance(kept, Left):
-            return kept.unchanged(ARRAYS)
+            left: Tensor = kept.unchanged(ARRAYS)
+            return left
         buffer = self._session.store.get(ARRAYS, kept.saved)
-        x = kept.order.shaped(buffer.view(kept.dtype))
+        x: Tensor = kept.order.shaped(buffer.view(kept.dtype))
         x.stop_gradient = not kept.wants_gradient
         return x

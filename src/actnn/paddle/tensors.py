@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ import paddle
 from paddle import Tensor
 
 from actnn.kernels.contract import FLOATS, Channels
-from actnn.paddle import threads
+from actnn.paddle.threads import count, runtime
 from actnn.paddle.transfers import PaddleTransfers
-from actnn.session.tags import Place
-from actnn.session.tensors import Order
+from actnn.session.tensors import Form, Order
 
-DTYPES = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
+DTYPES: dict[str, Any] = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+FLOATING = frozenset(DTYPES[name] for name in FLOATS)
 
 
 class PaddleArrays:
@@ -38,19 +37,14 @@ class PaddleArrays:
     def transfers(self, x: Tensor) -> PaddleTransfers:
         return PaddleTransfers(x.place)
 
-    def pointer(self, x: Tensor) -> int:
-        return x.data_ptr()
+    pointer = staticmethod(Tensor.data_ptr)
 
-    def numpy(self, x: Tensor) -> np.ndarray:
+    def numpy(self, x: Tensor) -> np.ndarray[Any, Any]:
         # shares the memory of a tensor on the host, as Tensor.numpy does not
         return np.from_dlpack(x.detach()) if self.on_host(x) else x.numpy()
 
-    def threads(self) -> int:
-        # Paddle sets it when it is imported, and computes with as many
-        return int(os.environ.get("OMP_NUM_THREADS", "1"))
-
-    def runtime(self) -> Path | None:
-        return threads.runtime()
+    threads = staticmethod(count)
+    runtime = staticmethod(runtime)
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(shape, DTYPES[dtype], device=like.place)
@@ -78,7 +72,8 @@ class PaddleArrays:
         return paddle.round(x)
 
     def sqrt(self, x: Tensor) -> Tensor:
-        return paddle.sqrt(x)
+        # in double precision: on the host Paddle's own of float32 is often off by one unit in the last place
+        return paddle.sqrt(x.astype(paddle.float64)).astype(x.dtype)
 
     def isfinite(self, x: Tensor) -> Tensor:
         return paddle.isfinite(x)
@@ -92,7 +87,7 @@ class PaddleArrays:
     def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         return x.transpose(list(axes))
 
-    def from_numpy(self, x: np.ndarray) -> Tensor:
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Tensor:
         return sharing(x)
 
     def ticket(self, number: int, release: Callable[[int], None]) -> Tensor:
@@ -116,15 +111,22 @@ class PaddleArrays:
     def order(self, x: Tensor, batched: bool = True) -> PaddleOrder:
         return PaddleOrder(tuple(x.shape), False, batched)
 
-    def place(self, x: Tensor) -> Place:
-        return PaddlePlace(x, (x.data_ptr(), *x.shape, *x.strides, x.dtype), self.version(x))
+    def form(self, x: Tensor) -> Form:
+        return tuple(x.shape), tuple(x.strides), x.dtype, x.place
+
+    def memory(self, x: Tensor) -> Tensor:
+        # Paddle shows no object that owns memory: as long as this tensor lives, its address is not used anew
+        return x
+
+    def lies_in(self, x: Tensor, memory: Tensor | None) -> bool:
+        # another tensor of this address, as those have from which a block is computed anew, lies there too
+        return memory is not None and memory.data_ptr() == x.data_ptr()
 
     def version(self, x: Tensor) -> int:
         # of other tensors Paddle counts none
         return x.inplace_version if x.is_dense() else 0
 
-    def recording(self) -> bool:
-        return paddle.is_grad_enabled()
+    recording = staticmethod(paddle.is_grad_enabled)
 
     def wants_gradient(self, x: Tensor) -> bool:
         return not x.stop_gradient
@@ -132,28 +134,25 @@ class PaddleArrays:
     def recorded(self, x: Tensor) -> bool:
         return not (x.stop_gradient or x.is_leaf)
 
-    def per_channel(self, parameter: Tensor | None, default: float, like: Tensor) -> Tensor:
-        if parameter is None:
-            return paddle.full_like(like, default, dtype=paddle.float32)
-        return parameter.detach().astype(paddle.float32)
+    def vector(self, parameter: Tensor) -> Tensor:
+        if parameter.dtype in FLOATING and parameter.is_contiguous():
+            return parameter
+        return parameter.detach().astype(paddle.float32).contiguous()
 
+    def touch(self, x: Tensor) -> None:
+        # autograd saves no running statistics, and Paddle has no way to count a change by somebody else
+        pass
 
-class PaddlePlace(Place):
-    """The place of a Paddle tensor: an address, and a tensor that keeps it from being used anew.
+    alike = staticmethod(paddle.empty_like)
 
-    Paddle shows no object that owns memory. Another tensor that shares the address, as those have from which a block
-    is computed anew, has the same place as long as the first one lives.
-    """
-
-    def is_in(self, memory: Any) -> bool:
-        """Tell whether the tensor that had this address still has it."""
-        return memory is not None and memory.data_ptr() == self.key[0]
+    def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
+        return paddle.empty(order.shape, DTYPES[dtype], device=like.place)
 
 
 ARRAYS = PaddleArrays()
 
 
-def sharing(x: np.ndarray) -> Tensor:
+def sharing(x: np.ndarray[Any, Any]) -> Tensor:
     """Return a tensor that lies in the memory of an array, and holds it."""
     # not by from_dlpack, which lets go of an array under a lock: one whose end ends another would wait for ever
     return paddle.Tensor(value=x, place=paddle.CPUPlace(), zero_copy=True)
@@ -169,23 +168,26 @@ class PaddleOrder(Order):
 
     tensors = ARRAYS
 
-    @property
+    @cached_property
     def channels(self) -> Channels:
         """How the elements of a sample divide into channels."""
         if self.channels_last:
             return Channels(self.shape[-1], 1)
         return Channels(self.shape[1], math.prod(self.shape[2:]))
 
+    def dense(self, x: Tensor) -> bool:
+        """Tell whether the elements of a tensor lie in this order, without gaps."""
+        dense: bool = x.is_contiguous()
+        return dense
+
     def flat(self, x: Tensor) -> Tensor:
         """Return a tensor of this shape as (samples, elements) in this order; a view where it lies so already."""
         x = x.detach()
-        # what has no axes has no view with some
-        return (x if x.is_contiguous() else x.contiguous()).view(self.rows) if self.shape else x.reshape(self.rows)
+        if not self.shape:
+            # what has no axes has no view with some
+            return x.unsqueeze([0, 1])
+        return (x if x.is_contiguous() else x.contiguous()).view(self.rows)
 
     def shaped(self, values: Tensor) -> Tensor:
         """Return (samples, elements) as a tensor of this shape: the inverse of ``flat``."""
-        return values.view(self.shape) if self.shape else values.reshape([])
-
-    def unfilled(self, like: Tensor) -> Tensor:
-        """Return a tensor of this shape and order whose values nobody reads; its pages are never touched."""
-        return ARRAYS.empty(self.shape, NAMES[like.dtype], like)
+        return values.view(self.shape)

@@ -6,12 +6,18 @@ second team on the same cores would wait for them in every kernel, and they for 
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
 import paddle
 
 from actnn import kernels
+
+
+def count() -> int:
+    """Return how many threads compute: Paddle sets this number when it is imported, and a user may change it."""
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 
 @cache

@@ -1,7 +1,8 @@
-"""Piecewise linear activations and dropout, which keep one bit an element or less."""
+"""Rectifiers and dropout, which keep one bit an element or less."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,23 +11,24 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
 
-from actnn.model.layers.activation import Call
-from actnn.operations.kept import encode_mask
+from actnn.operations.dropout import keep_chosen
+from actnn.operations.rectifiers import Rectifier
 from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS, widened
 
 
-class ActivationFunction(Function):
-    """An activation that reads its mask from a code: its own, or that of whoever produced its input."""
+class RectifierFunction(Function):
+    """A rectifier that reads its mask from a code: its own, or that of whoever produced its input."""
 
     @staticmethod
     @forward
-    def forward(ctx: Any, x: Tensor, call: Call) -> Tensor:
-        y = call.function(x)
-        if call.kept is None:
-            call.kept = call.code(y)
-        ctx.below, ctx.reading, ctx.readers = call.below, call.kept.reading, call.readers
-        save(ctx, call.kept.tensors[0])
+    def forward(ctx: Any, x: Tensor, rectifier: Rectifier) -> Tensor:
+        y: Tensor = rectifier.function(x)
+        if rectifier.kept is None:
+            rectifier.kept = rectifier.keep_output(ARRAYS, y)
+        kept = rectifier.kept
+        ctx.below, ctx.reading, ctx.readers = rectifier.below, kept.reading, rectifier.readers
+        save(ctx, kept.tensors[0])
         return y
 
     @staticmethod
@@ -35,7 +37,13 @@ class ActivationFunction(Function):
         (mask,) = saved(ctx)
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
-        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below)
+        grad_x: Tensor = ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below)
+        return grad_x
+
+
+def rectified(x: Tensor, rectifier: Rectifier) -> Tensor:
+    """Return a rectifier of ``x``, recorded by autograd."""
+    return RectifierFunction.record(rectifier.site, x, rectifier)
 
 
 class DropoutFunction(Function):
@@ -45,17 +53,19 @@ class DropoutFunction(Function):
     @forward
     def forward(ctx: Any, x: Tensor, probability: float, axis: Any, upscale: bool, inplace: bool) -> Tensor:
         chosen = F.dropout(paddle.ones_like(x), probability, axis, mode="downscale_in_infer")
-        mask = encode_mask(ARRAYS, chosen, ctx.site)
+        # exact training keeps a byte an element
+        mask = keep_chosen(ARRAYS, chosen, ctx.site, math.prod(x.shape))
         ctx.reading, ctx.scale = mask.reading, scaling(probability, axis, upscale, x.dtype)
         save(ctx, *mask.tensors)
-        y = ctx.scale(remaining(x, chosen, axis)).astype(x.dtype)
+        y: Tensor = ctx.scale(remaining(x, chosen, axis)).astype(x.dtype)
         return paddle.assign(y, output=x) if inplace else y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (mask,) = saved(ctx)
-        return ctx.scale(widened(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0))).astype(grad.dtype)
+        grad_x: Tensor = ctx.scale(widened(ctx.reading.masked(ctx.site, mask, grad, 1.0, 0.0)))
+        return grad_x.astype(grad.dtype)
 
 
 def remaining(x: Tensor, chosen: Tensor, axis: Any) -> Tensor:

@@ -9,9 +9,26 @@ import paddle
 from paddle import Tensor
 from paddle import distributed as dist
 
-from actnn.operations.normalization import Call, gradients
+from actnn.operations.normalization import Normalizing, gradients
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
-from actnn.paddle.tensors import ARRAYS
+from actnn.paddle.tensors import ARRAYS, FLOATING
+
+
+class Running:
+    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
+
+    __slots__ = ("direct", "mean", "momentum", "variance")
+    unbiased = False
+
+    def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
+        self.mean, self.variance, self.momentum = mean.detach(), variance.detach(), momentum
+        alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
+        self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
+
+    def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Average new statistics in."""
+        for running, new in ((self.mean, mean), (self.variance, variance)):
+            paddle.assign(((1.0 - self.momentum) * running + self.momentum * new).astype(running.dtype), output=running)
 
 
 class BatchNormFunction(Function):
@@ -19,24 +36,23 @@ class BatchNormFunction(Function):
 
     @staticmethod
     @forward
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Call) -> Tensor:
-        ctx.inputs, ctx.channels_last = Inputs(x, weight, bias), call.order.channels_last
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing) -> Tensor:
+        ctx.inputs, ctx.channels_last = Inputs(x, weight, bias), call.plan.order.channels_last
         # where only beta learns no code is needed: later readers make their own
         needed = any(ctx.inputs.needed[:2])
-        y = call.normalize(x, weight, bias, needed)
+        y: Tensor = call.normalize(x, weight, bias, needed)
         ctx.state = call.backward
         if needed:
             save(ctx, *call.saved)
-            call.account()
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if not any(ctx.inputs.needed[:2]):
-            return ctx.inputs.gradients(None, None, over_channels(grad, ctx.channels_last))
-        found = gradients(ctx.state, saved(ctx), grad, ctx.inputs.needed, rectified=False)
-        return ctx.inputs.gradients(*found)
+        inputs: Inputs = ctx.inputs
+        if not any(inputs.needed[:2]):
+            return inputs.gradients(None, None, over_channels(grad, ctx.channels_last))
+        return inputs.gradients(*gradients(ctx.state, saved(ctx), grad, inputs.needed, rectified=False))
 
 
 class FixedBatchNormFunction(Function):
@@ -49,22 +65,26 @@ class FixedBatchNormFunction(Function):
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
+        running: Running,
         exact: Callable[..., Tensor],
-        statistics: Callable[[], tuple[Tensor, Tensor]],
+        epsilon: float,
         channels_last: bool,
     ) -> Tensor:
+        # statistics come as one object: a tensor would count as an input
         ctx.inputs, ctx.channels_last = Inputs(x, weight, bias), channels_last
-        mean, inverse = statistics()
-        kept = x if ctx.inputs.needed[1] else None
-        if kept is not None:
+        kept = None
+        if ctx.inputs.needed[1]:
+            kept = x.detach()
             ctx.site.keeps(ARRAYS.nbytes(x))
-        save(ctx, None if kept is None else kept.detach(), weight, mean, inverse)
-        return exact(x)
+        inverse = 1.0 / ARRAYS.sqrt(running.variance + epsilon)
+        save(ctx, kept, weight, running.mean, inverse)
+        return exact(x, running.mean, running.variance, weight, bias)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        need_x, need_weight, need_bias = ctx.inputs.needed
+        inputs: Inputs = ctx.inputs
+        need_x, need_weight, need_bias = inputs.needed
         x, weight, mean, inverse = saved(ctx)
         slope = inverse if weight is None else weight.detach() * inverse
         last = ctx.channels_last
@@ -75,7 +95,7 @@ class FixedBatchNormFunction(Function):
             grad_weight = over_channels(grad * normalized, last)
         if need_bias:
             grad_bias = over_channels(grad, last)
-        return ctx.inputs.gradients(grad_x, grad_weight, grad_bias)
+        return inputs.gradients(grad_x, grad_weight, grad_bias)
 
 
 def along_channels(values: Tensor, x: Tensor, channels_last: bool) -> Tensor:

@@ -40,7 +40,7 @@ class Inputs:
 
     def gradients(self, *found: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return what Paddle expects of a backward: see rules 1 and 2."""
-        returned = []
+        returned: list[Tensor | None] = []
         for dtype, needed, grad in zip(self._dtypes, self.needed, found, strict=True):
             if dtype is not None:
                 if not needed or grad is None:
@@ -57,12 +57,14 @@ class Function(PyLayer):
     def record(cls, site: Site, *arguments: Any) -> Tensor:
         """Return the output, recorded by autograd."""
         once = Once(site.name)
-        y = cls.apply(once, site, *arguments)
+        apply: Any = cls.apply
+        y: Tensor = apply(once, site, *arguments)
         if y.stop_gradient:
             return y
         y.register_hook(once)
         # rule 7
-        return y.view(y.shape)
+        seen: Tensor = y.view(y.shape)
+        return seen
 
 
 class Once:
@@ -100,7 +102,9 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
-        backward_begins(ctx.site, paddle.is_grad_enabled())
+        recording = paddle.is_grad_enabled()
+        if recording or not ctx.site.session.backward_noted:
+            backward_begins(ctx.site, recording)
         ctx.once.passed = True
         found = backward(ctx, *grads)
         return found.astype(ctx.dtype) if isinstance(found, Tensor) and found.dtype != ctx.dtype else found
@@ -115,7 +119,7 @@ def save(ctx: Any, *tensors: Tensor | None) -> None:
     ctx.save_for_backward(*present)
 
 
-def saved(ctx: Any) -> list[Tensor | None]:
+def saved(ctx: Any) -> list[Any]:
     """Return what ``save`` was given, unless it was changed meanwhile (rule 6)."""
     kept = iter(ctx.saved_tensor())
     return [None if mark is None else unchanged(next(kept), *mark) for mark in ctx.marks]
@@ -123,4 +127,6 @@ def saved(ctx: Any) -> list[Tensor | None]:
 
 def unchanged(tensor: Tensor, address: int, version: int) -> Tensor:
     """Return a saved tensor; raise SessionError where its memory was changed since."""
-    return Left(tensor, version).unchanged(ARRAYS) if tensor.data_ptr() == address else tensor
+    if tensor.data_ptr() == address and ARRAYS.version(tensor) != version:
+        Left(tensor, version).unchanged(ARRAYS)
+    return tensor

@@ -8,10 +8,9 @@ from typing import Any
 from paddle import Tensor
 from paddle import _C_ops as operators
 
-from actnn import kernels
-from actnn.kernels.contract import Pool
+from actnn.operations.pooling import Pooling, max_pool, max_pool_backward
 from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
-from actnn.paddle.tensors import ARRAYS, NAMES, PaddleOrder
+from actnn.paddle.tensors import ARRAYS, NAMES
 
 
 class MaxPoolFunction(Function):
@@ -19,24 +18,20 @@ class MaxPoolFunction(Function):
 
     @staticmethod
     @forward
-    def forward(ctx: Any, x: Tensor, pool: Pool) -> Tensor:
-        ctx.site.session.check_open()
-        ctx.pool, ctx.order = pool, ARRAYS.order(x)
-        space = (*pool.output, pool.channels) if pool.channels_last else (pool.channels, *pool.output)
-        ctx.pooled = PaddleOrder((pool.samples, *space), pool.channels_last)
-        y = ctx.pooled.unfilled(x)
-        buffer = ctx.site.session.store.allocate(ARRAYS, pool.nbytes, x)
-        planes = kernels.select(ARRAYS, x).max_pool(ARRAYS, ctx.order.flat(x), ctx.pooled.flat(y), pool, buffer)
-        save(ctx, ctx.site.store(ARRAYS, planes))
-        ctx.site.keeps(ARRAYS.nbytes(planes))
+    def forward(ctx: Any, x: Tensor, pooling: Pooling) -> Tensor:
+        ctx.pooling = pooling
+        # exact training keeps no index, but the output
+        y: Tensor
+        y, planes = max_pool(ARRAYS, x, ctx.site, pooling, exact_index_bytes=0)
+        save(ctx, planes)
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (planes,) = saved(ctx)
-        backend, planes = kernels.select(ARRAYS, grad), ctx.site.session.store.get(ARRAYS, planes)
-        return ctx.order.shaped(backend.max_pool_backward(ARRAYS, planes, ctx.pooled.flat(grad), ctx.pool))
+        grad_x: Tensor = max_pool_backward(planes, grad, ctx.site, ctx.pooling)
+        return grad_x
 
 
 class AveragePoolFunction(Function):
@@ -55,6 +50,6 @@ class AveragePoolFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         if ctx.factor != 1.0:
             grad = grad * ctx.factor
-        like = ctx.order.unfilled(grad)
-        y = ARRAYS.empty(tuple(grad.shape), NAMES[grad.dtype], grad)
-        return operators.pool2d_grad(like, y, grad, *ctx.geometry)
+        like, y = (ARRAYS.unfilled(order, NAMES[grad.dtype], grad) for order in (ctx.order, ARRAYS.order(grad)))
+        grad_x: Tensor = operators.pool2d_grad(like, y, grad, *ctx.geometry)
+        return grad_x

@@ -1,65 +1,71 @@
-"""Activations and dropout that keep one bit an element."""
+"""Rectifiers and dropout that keep one bit an element or less; in Paddle no rectifier works in place."""
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from actnn.format import ZERO_EXACT
-from actnn.model.layers.activation import ActivationLayer, Call, RectifierLayer
-from actnn.operations.kept import Kept
-from actnn.paddle.functions.activation import ActivationFunction, DropoutFunction
+from actnn.operations.kept import Kept, encode_mask
+from actnn.operations.rectifiers import Rectifier, rectify
+from actnn.paddle.functions.activation import DropoutFunction, rectified
 from actnn.paddle.layers.base import Compressed
+from actnn.paddle.tensors import ARRAYS
+from actnn.session.tensors import check_floating
 
 
-class CompressedActivation(Compressed, ActivationLayer):
-    """A piecewise linear activation of Paddle, none of which works in place."""
-
-    def applied(self, x: Tensor, call: Call) -> Tensor:
-        """Return the activation, recorded by autograd."""
-        return ActivationFunction.record(self.site, x, call)
-
-
-class QReLU(CompressedActivation, RectifierLayer, nn.ReLU):
+class QReLU(Compressed, nn.ReLU):
     """``nn.ReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
 
-    plain, family = nn.ReLU, ZERO_EXACT
+    plain = nn.ReLU
 
-    def call(self, x: Tensor) -> Call:
+    def forward(self, x: Tensor) -> Tensor:
         """Return max(x, 0)."""
-        return Call(self.site, F.relu, 0.0, False, self.code)
+        if not self.records(x):
+            return self.plainly(x)
+        rectifier = Rectifier(self.site, F.relu, family=ZERO_EXACT, rectifies=True, training=self.training)
+        y: Tensor = rectify(ARRAYS, x, rectifier, rectified)
+        return y
 
 
-class QReLU6(CompressedActivation, nn.ReLU6):
+class QReLU6(Compressed, nn.ReLU6):
     """``nn.ReLU6`` that keeps one bit an element."""
 
     plain = nn.ReLU6
 
-    def call(self, x: Tensor) -> Call:
+    def forward(self, x: Tensor) -> Tensor:
         """Return x clipped to [0, 6]."""
+        if not self.records(x):
+            return self.plainly(x)
+        check_floating(ARRAYS, x, self.site.name)
         inside = x.detach().clip(0, 6)
         # something positive exactly where 0 < x < 6
-        return Call(self.site, F.relu6, 0.0, False, self.code, self.mask(inside * (6 - inside)))
+        kept = encode_mask(ARRAYS, inside * (6 - inside), self.site)
+        y: Tensor = rectify(ARRAYS, x, Rectifier(self.site, F.relu6, kept=kept), rectified)
+        return y
 
 
-class QLeakyReLU(CompressedActivation, nn.LeakyReLU):
+class QLeakyReLU(Compressed, nn.LeakyReLU):
     """``nn.LeakyReLU`` that shares a code with its input, or keeps one bit an element."""
 
     plain = nn.LeakyReLU
 
-    def call(self, x: Tensor) -> Call:
+    def forward(self, x: Tensor) -> Tensor:
         """Return x, or a fraction of it below zero."""
+        if not self.records(x):
+            return self.plainly(x)
         slope = self._negative_slope
         function = partial(F.leaky_relu, negative_slope=slope)
         # of the input: a tiny output may have lost its sign
-        return Call(self.site, function, slope, False, lambda _: self.not_below_zero(x))
+        rectifier = Rectifier(self.site, function, below=slope, code=lambda _: self.not_below_zero(x))
+        y: Tensor = rectify(ARRAYS, x, rectifier, rectified)
+        return y
 
     def not_below_zero(self, x: Tensor) -> Kept:
         """Return a mask that holds at zero too, as Paddle's does; the sides of a code do not."""
-        return self.mask((x.detach() >= 0).astype(x.dtype))
+        return encode_mask(ARRAYS, (x.detach() >= 0).astype(x.dtype), self.site)
 
 
 class QDropout(Compressed, nn.Dropout):
@@ -67,13 +73,10 @@ class QDropout(Compressed, nn.Dropout):
 
     plain = nn.Dropout
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` with elements, or whole slices along ``axis``, dropped in training."""
-        if not (self.training and self.p > 0 and self.records(x)):
-            return self.plain.forward(self, x)
-        self.check_floating(x)
+    def forward(self, input: Tensor) -> Tensor:
+        """Return an input with elements, or whole slices along ``axis``, dropped in training."""
+        if not (self.training and self.p > 0 and self.records(input)):
+            return self.plainly(input)
+        check_floating(ARRAYS, input, self.site.name)
         upscale = self.mode == "upscale_in_train"
-        y = DropoutFunction.record(self.site, x, self.p, self.axis, upscale, self.inplace)
-        # exact training keeps a byte an element
-        self.site.keeps(0, math.prod(x.shape))
-        return y
+        return DropoutFunction.record(self.site, input, self.p, self.axis, upscale, self.inplace)

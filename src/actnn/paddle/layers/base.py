@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from actnn.errors import UnsupportedError
-from actnn.model.layers.base import CompressedLayer
+from actnn.model.layers import CompressedLayer
 from actnn.paddle.tensors import ARRAYS
 
 
-class Compressed(CompressedLayer):
-    """A compressed layer of Paddle."""
+class Compressed(CompressedLayer, nn.Layer):
+    """A compressed layer of Paddle, whose parameters are ``weight`` and ``bias`` where it has any."""
 
     tensors = ARRAYS
 
-    def own_parameters(self) -> Iterable[Tensor]:
-        """Return this layer's parameters; the statistics that BatchNorm has among them do not learn."""
-        own = (getattr(self, "weight", None), getattr(self, "bias", None))
-        return [parameter for parameter in own if parameter is not None]
+    def plainly(self, *arguments: Any) -> Tensor:
+        """Return what the plain layer makes of an input."""
+        y: Tensor = self.plain.forward(self, *arguments)
+        return y
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
-        if paddle.in_dynamic_mode():
-            return super().records(x)
-        if self.training and self.site.session.policy.compress:
+        if not paddle.in_dynamic_mode():
+            self.check_static()
+            return False
+        if not (paddle.is_grad_enabled() and self.compresses()) or 0 in x.shape:
+            return False
+        if not x.stop_gradient:
+            return True
+        # by name: the statistics that BatchNorm has among its parameters do not learn
+        own = (getattr(self, name, None) for name in ("weight", "bias"))
+        return any(parameter is not None and not parameter.stop_gradient for parameter in own)
+
+    def compresses(self) -> bool:
+        """Tell whether this layer's level lets it keep codes."""
+        return self.site.session.policy.compress
+
+    def check_static(self) -> None:
+        """Raise UnsupportedError where this layer is to train in a static graph."""
+        if self.training and self.compresses():
             raise UnsupportedError(
                 f"{self.site.name!r} is to train in a static graph, where nothing can be kept as codes: expected "
                 "dynamic mode. Call paddle.disable_static(), train without paddle.jit.to_static, or call "
                 "model.restore() first."
             )
-        return False
 
 
 def channels_last(data_format: str) -> bool:

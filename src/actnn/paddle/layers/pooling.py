@@ -8,9 +8,13 @@ from paddle import Tensor, nn
 
 from actnn.errors import ShapeError
 from actnn.kernels.contract import Pool
+from actnn.operations.kept import counted_once
+from actnn.operations.pooling import Pooling
 from actnn.paddle.functions.pooling import AveragePoolFunction, MaxPoolFunction
 from actnn.paddle.layers.base import Compressed, channels_last
 from actnn.paddle.padding import Padding, each_axis
+from actnn.paddle.tensors import ARRAYS, PaddleOrder
+from actnn.session.tensors import check_floating
 
 
 class CompressedMaxPool(Compressed):
@@ -24,33 +28,45 @@ class CompressedMaxPool(Compressed):
         return "it returns indices" if layer.return_mask else None
 
     def forward(self, x: Tensor) -> Any:
-        """Return the maxima of ``x``; with ``return_mask`` the layer works as the plain one."""
+        """Return the maxima of an input."""
+        return self.maxima(x)
+
+    def maxima(self, x: Tensor) -> Any:
+        """Return the maxima of an input; with ``return_mask`` the layer works as the plain one."""
         if self.return_mask or not self.records(x):
-            return self.plain.forward(self, x)
-        self.check_floating(x)
+            return self.plainly(x)
+        site = self.site
+        key = ARRAYS.form(x), str((self.kernel(), self.stride, self.padding)), self.ceil_mode, self.data_layout()
+        if key not in site.plans:
+            self.check_input(x)
+            site.remember(key, self.pooling(x))
+        pooling = site.plans[key]
+        if pooling is None:
+            exact_bytes = counted_once(ARRAYS, x, site)
+            site.keeps(exact_bytes, exact_bytes)
+            return self.plainly(x)
+        y = MaxPoolFunction.record(site, x, pooling)
+        # exact training keeps the output too
+        site.keeps(0, counted_once(ARRAYS, y, site))
+        return y
+
+    def check_input(self, x: Tensor) -> None:
+        """Raise a typed error unless ``x`` is what this layer takes."""
+        check_floating(ARRAYS, x, self.site.name)
         if len(x.shape) != self.rank + 2:
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {self.rank + 2} axes."
             )
-        exact_bytes = self.counts_exact(x)
-        pool = self.pool(x)
-        if pool is None:
-            self.site.keeps(exact_bytes, exact_bytes)
-            return self.plain.forward(self, x)
-        y = MaxPoolFunction.record(self.site, x, pool)
-        # exact training keeps input and output
-        self.site.keeps(0, exact_bytes + self.counts_exact(y))
-        return y
 
     def kernel(self) -> Any:
         """Return the size of a window."""
         return self.ksize
 
-    def data_layout(self) -> str:
+    def data_layout(self) -> Any:
         """Return the order of an input's axes."""
         return self.data_format
 
-    def pool(self, x: Tensor) -> Pool | None:
+    def pooling(self, x: Tensor) -> Pooling | None:
         """Return the geometry of pooling ``x``; None where a window holds nothing but padding."""
         last = channels_last(self.data_layout())
         samples, *rest = x.shape
@@ -67,7 +83,9 @@ class CompressedMaxPool(Compressed):
             output.append(windows)
         padding = tuple(before for before, _ in around)
         sizes = (tuple(space), tuple(output), kernel, stride, padding, (1,) * self.rank)
-        return Pool(samples, channels, *sizes, last)
+        pooled = (*output, channels) if last else (channels, *output)
+        pool = Pool(samples, channels, *sizes, last)
+        return Pooling(PaddleOrder(tuple(x.shape), last), PaddleOrder((samples, *pooled), last), pool)
 
 
 class QMaxPool1D(CompressedMaxPool, nn.MaxPool1D):
@@ -75,11 +93,15 @@ class QMaxPool1D(CompressedMaxPool, nn.MaxPool1D):
 
     plain, rank = nn.MaxPool1D, 1
 
+    def forward(self, input: Tensor) -> Any:
+        """Return the maxima of an input."""
+        return self.maxima(input)
+
     def kernel(self) -> Any:
         """Return the size of a window."""
         return self.kernel_size
 
-    def data_layout(self) -> str:
+    def data_layout(self) -> Any:
         """Return the order of an input's axes."""
         return "NCL"
 
@@ -102,10 +124,10 @@ class QAvgPool2D(Compressed, nn.AvgPool2D):
     plain = nn.AvgPool2D
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the means of ``x``."""
+        """Return the means of an input."""
         if not self.records(x):
-            return self.plain.forward(self, x)
-        self.check_floating(x)
+            return self.plainly(x)
+        check_floating(ARRAYS, x, self.site.name)
         kernel = each_axis(self.ksize, 2)
         stride = kernel if self.stride is None else each_axis(self.stride, 2)
         padding = Padding.of(self.padding, 2, channels_last(self.data_format))
@@ -114,5 +136,5 @@ class QAvgPool2D(Compressed, nn.AvgPool2D):
             *(self.data_format, "avg", False, False, padding.algorithm),
         )
         factor = 1.0 if self.divisor is None else kernel[0] * kernel[1] / self.divisor
-        self.site.keeps(0, self.counts_exact(x))
-        return AveragePoolFunction.record(self.site, x, super().forward, geometry, factor)
+        self.site.keeps(0, counted_once(ARRAYS, x, self.site))
+        return AveragePoolFunction.record(self.site, x, self.plainly, geometry, factor)
