@@ -9,8 +9,7 @@ from layer_cases import KINDS, MAPS, NORMS, Case
 from networks import images, small_network
 from steps import check_finite, close, same
 
-from actnn.operations.batch_norm_rules import Statistics
-from actnn.operations.normalization import joined
+from actnn.operations.normalization import MEAN, joined
 
 halves = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 # what a norm of gradients may be off: coding at 8 bits, and the rounding of the type itself
@@ -109,8 +108,8 @@ def test_an_overflow_in_a_joined_batch_stays_visible(framework: Framework, value
         return framework.tensor(np.array(values, np.float32))
 
     tensors = framework.made_by_hand("BatchNorm2d", 2).tensors
-    local = Statistics(channel(value, 1.0), channel(value, 2.0), channel(0.0, 0.0), channel(value, 3.0), 8)
-    found = joined(tensors, local, Alone())
-    assert found.count == 8
-    assert not np.isfinite(framework.array(found.mean)[0])
-    assert framework.array(found.mean)[1] == 1.0
+    local = [channel(value, 1.0), channel(value, 2.0), channel(0.0, 0.0), channel(value, 3.0)]
+    statistics, count = joined(tensors, tensors.stack(local, 0), 8, Alone())
+    assert count == 8
+    assert not np.isfinite(framework.array(statistics[MEAN])[0])
+    assert framework.array(statistics[MEAN])[1] == 1.0

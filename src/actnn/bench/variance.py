@@ -21,6 +21,7 @@ from actnn.console.arguments import at_least, width
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.model.verification import Moments
+from actnn.model.wrapper import session_of
 from actnn.workloads import datasets, models
 from actnn.workloads.training import compressed
 
@@ -168,7 +169,7 @@ def measured(model: Any, batch: Batch, exact: dict[str, Tensor], draws: int) -> 
 
 def predictions(model: Any, batch: Batch) -> dict[str, float]:
     """Return the variance that theory gives each layer's gradient."""
-    session = model._session
+    session = session_of(model)
     session.predictions = {}
     for _ in range(PREDICTED_STEPS):
         gradients(model, batch)

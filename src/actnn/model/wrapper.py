@@ -41,7 +41,7 @@ def called(wrapper: Wrapper, model_forward: Any, compiled: bool) -> Any:
     def forward(wrapper: Wrapper, *args: Any, **kwargs: Any) -> Any:
         return wrapper._call(*args, **kwargs)
 
-    function = wrapper._uncompiled(forward) if compiled else forward
+    function: Any = wrapper._uncompiled(forward) if compiled else forward
     # what is compiled may have none to ask for
     with suppress(TypeError, ValueError):
         plain = signature(model_forward)

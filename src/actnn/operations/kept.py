@@ -9,8 +9,8 @@ import numpy as np
 
 from actnn import kernels
 from actnn.errors import UnsupportedError
-from actnn.format import AFFINE, Family, Layout, Part, index_bytes
-from actnn.kernels.contract import Array, Arrays, Backend, OutputAffine
+from actnn.format import AFFINE, Family, Part, index_bytes
+from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, OutputAffine
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
 from actnn.session.plans import CodePlan, code_plan
@@ -36,7 +36,7 @@ class Reading:
         self,
         order: Order,
         backend: Backend,
-        layout: Layout | None = None,
+        layout: AnyLayout | None = None,
         record: Record | None = None,
         normalized: bool = False,
         part: Part = Part.WHOLE,
@@ -164,7 +164,7 @@ def encode(
     return Kept(reading_of(plan, layout, record), (site.store(tensors, buffer),))
 
 
-def reading_of(plan: CodePlan, layout: Layout, record: Record | None, normalized: bool = False) -> Reading:
+def reading_of(plan: CodePlan, layout: AnyLayout, record: Record | None, normalized: bool = False) -> Reading:
     """Return how a code that a plan made is read: one object for all codes of fixed width."""
     if record is not None:
         return Reading(plan.order, plan.backend, layout, record, normalized)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from actnn.errors import ActnnError
 from actnn.measuring.memory import reset_peak, resident
 from actnn.measuring.processes import Told, in_one_line
+from actnn.model.wrapper import session_of
 from actnn.profiling.advice import forecasts
 from actnn.profiling.blocks import pieces
 from actnn.profiling.steps import summary
@@ -56,7 +57,7 @@ class Profiled:
         self.session: Session | None = None
         if settings.level is not None:
             self.model = compressed(plain, settings.level, settings.bits)
-            self.session = self.model._session
+            self.session = session_of(self.model)
         self.images = torch.randn(settings.batch, *settings.input)
         self.labels: dict[tuple[int, ...], Tensor] = {}
         if not any(parameter.requires_grad for parameter in plain.parameters()):

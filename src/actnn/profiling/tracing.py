@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,23 +118,21 @@ class Tracer:
         if self._session is None:
             yield
             return
-        session, store, timed = self._session, self._session.store, self._session.timed
+        session, store, watch = self._session, self._session.store, self._session.watch
 
         def watched(site: Any, what: str, work: Callable[[], Any]) -> Any:
+            done = work if watch is None else partial(watch, site, what, work)
             if what != trace.DECODE:
-                return timed(site, what, work)
+                return done()
             with self.span(trace.DECODE, site.name):
-                return timed(site, what, work)
+                return done()
 
         mark = trace.CODE if session.policy.compress else trace.SAVED
-        session.store = WatchedStore(store, self, mark)
-        # over the method of its class, which shows again once this is gone
-        vars(session)["timed"] = watched
+        session.store, session.watch = WatchedStore(store, self, mark), watched
         try:
             yield
         finally:
-            session.store = store
-            del vars(session)["timed"]
+            session.store, session.watch = store, watch
 
     def sample_store(self) -> None:
         """Note how much a store holds in memory of its own, where it tells."""
@@ -145,6 +144,8 @@ class Tracer:
 
 class WatchedStore:
     """A store that marks what it is given."""
+
+    keeps_in_place = False
 
     def __init__(self, store: Store, tracer: Tracer, mark: str) -> None:
         self._store, self._tracer, self.mark = store, tracer, mark
