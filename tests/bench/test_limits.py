@@ -7,9 +7,11 @@ import os
 
 import pytest
 
-from actnn.bench import maxbatch, maxmodel, memory, speed
+from actnn import cli
+from actnn.bench import limits, maxbatch, maxmodel, measurements, memory, speed
 from actnn.errors import ConfigError
-from actnn.measuring import limits, measurements, processes
+from actnn.measuring import processes
+from actnn.workloads.task import Task
 
 pytest.importorskip("torch")
 
@@ -20,6 +22,7 @@ def wide(classes):
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1),
                          nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes))
 """
+GIB = 2**30
 SMALL = ["--threads", "1", "--size", "64"]
 
 
@@ -91,9 +94,9 @@ def test_the_largest_model_is_searched_in_every_dimension(monkeypatch, capsys):
 
     def call(name, task, **options):
         assert name == "trial"
-        depth, width = (int(task.model.rpartition("-")[2]) if "-" in task.model else 0 for _ in range(2))
-        dimension = "width" if task.model.startswith("wide") else "depth" if depth else "resolution"
-        value = {"depth": depth, "width": width, "resolution": task.height}[dimension]
+        family, _, scale = task.model.rpartition("-")
+        dimension = {"resnet": "depth", "wide-resnet": "width", "": "resolution"}[family]
+        value = int(scale) if family else task.height
         if value > largest[dimension]:
             raise processes.DoesNotFit("no memory")
         return {"seconds": [1.0, 1.0], "private_bytes": 10**6 * value}
@@ -196,7 +199,16 @@ def test_bad_arguments_give_one_line_and_exit_code_2(command, bad, complaint, ca
 
 
 def test_an_unknown_model_gives_one_line_and_exit_code_1(capsys):
-    from actnn import cli
-
     assert cli.main(["bench", "maxbatch", "--model", "absent_module:model", "--contestants", "exact"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    line = capsys.readouterr().err
+    assert line.startswith("actnn: the model 'absent_module:model' cannot be loaded as module:function: ")
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "size", "published"),
+    [("resnet152", 32, (224, 224), 5.28), ("fcn_hrnet_w48", 2, (512, 1024), 4.76)],
+)
+def test_exact_training_keeps_what_the_paper_says(name, batch, size, published):
+    found = memory.exact_bytes(Task(name, batch, *size))
+    assert (found["kept_bytes"] - found["loss_bytes"]) / GIB == pytest.approx(published, rel=0.05)

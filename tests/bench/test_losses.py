@@ -11,8 +11,9 @@ from image_files import write_idx_set
 
 from actnn.bench import losses, tables
 from actnn.cli import main
-from actnn.errors import ActnnError
-from actnn.measuring import timing
+from actnn.errors import ConfigError
+from actnn.measuring.records import recorded
+from actnn.workloads.task import Task
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def folder(tmp_path_factory):
 def arguments(folder, *more: str) -> list[str]:
     """Return the arguments of a small run."""
     few = ["--steps", "5", "--batch", "4", "--size", "32", "--threads", "1", "--seeds", "3"]
-    return [*few, "--model", "resnet18", "--data-dir", str(folder), *more]
+    return [*few, "--model", "small_resnet", "--data-dir", str(folder), *more]
 
 
 @pytest.mark.parametrize("framework", NAMES)
@@ -33,7 +34,7 @@ def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, fo
     out = tmp_path / "losses.jsonl"
     command = arguments(folder, "--framework", framework, "--contestants", "exact,L0,L3", "--out", str(out))
     assert losses.main(command) == 0
-    exact, unchanged, coded = timing.records(out)
+    exact, unchanged, coded = recorded(out)
     assert exact["losses"] == unchanged["losses"]
     assert coded["losses"][0] == pytest.approx(exact["losses"][0], rel=1e-4)
     assert coded["losses"] != exact["losses"]
@@ -42,12 +43,15 @@ def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, fo
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert losses.main(command) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == printed
-    assert len(timing.records(out)) == 3
+    assert len(recorded(out)) == 3
 
 
 def test_a_loss_that_is_not_finite_is_an_error(folder):
-    with pytest.raises(ActnnError, match=r"in step \d: use a lower --rate"):
-        losses.main(arguments(folder, "--contestants", "exact", "--rate", "1e30"))
+    pytest.importorskip("torch")
+    task = Task("small_resnet", 4, 32, 32, rate=1e30, label_count=10)
+    settings = {"task": task.settings, "contestant": "exact", "steps": 9, "folder": str(folder)}
+    with pytest.raises(ConfigError, match=r"the loss of exact became .* in step \d: use a lower --rate"):
+        losses.train(settings, lambda message: None)
 
 
 def test_a_folder_without_images_is_an_error_of_one_line(tmp_path, capsys):

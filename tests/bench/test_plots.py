@@ -9,7 +9,7 @@ import pytest
 from actnn.bench import drawing, plots, tables
 from actnn.bench.accuracies import EXACT, Cell
 from actnn.errors import ConfigError
-from actnn.measuring import timing
+from actnn.measuring import machine
 
 COMMON = {"framework": "torch", "model": "resnet50", "size": 224, "bits": 2, "memory_limit": 3 * 10**9}
 FACTORS = {"exact": 1, "checkpoint": 2, "L3": 5}
@@ -46,14 +46,14 @@ def made_up() -> dict[str, list[dict]]:
 @pytest.fixture
 def results(tmp_path):
     """Write the records into a folder."""
-    machine = timing.machine()
+    made_on = machine.facts()
     for name, records in made_up().items():
-        lines = [json.dumps(record | {"machine": machine}) for record in records]
+        lines = [json.dumps(record | {"machine": made_on}) for record in records]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return tmp_path
 
 
-def test_every_record_is_drawn_as_svg_and_png(results, capsys):
+def test_every_benchmark_with_records_is_drawn_as_svg_and_png(results, capsys):
     pytest.importorskip("matplotlib")
     assert plots.main(["--results", str(results)]) == 0
     for name in made_up():

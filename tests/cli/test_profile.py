@@ -13,7 +13,8 @@ from profiles import profile
 import actnn
 from actnn import cli
 from actnn.cli import profile as cli_profile
-from actnn.profiling import terminal
+from actnn.errors import ActnnError
+from actnn.profiling import child, terminal
 from actnn.profiling.blocks import CATEGORIES, CODES, DECODED, EXACT
 
 MODELS = """
@@ -207,7 +208,6 @@ def test_a_model_of_which_hardly_anything_is_compressed_is_told_so(folder, model
         assert wrong not in finished.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "complaint"),
     [
@@ -220,14 +220,24 @@ def test_a_model_of_which_hardly_anything_is_compressed_is_told_so(folder, model
         ("resnet-of-mine", "there is no model 'resnet-of-mine'"),
     ],
 )
-def test_a_model_that_cannot_be_profiled_costs_one_line(folder, model, complaint):
+def test_a_model_that_cannot_be_profiled_is_an_error_of_one_line(folder, model, complaint, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(folder)
+    settings = {"model": model, "batch": 8, "input": (3, 32, 32), "classes": 5, "level": None, "bits": None}
+    with pytest.raises(ActnnError) as refused:
+        child.measure(settings, lambda message: None)
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_model_that_ends_its_process_costs_one_line_and_leaves_no_page(folder):
     pytest.importorskip("torch")
     page = folder / "none.html"
-    finished = run(model, "--size=32", "--html", str(page), folder=folder)
-    assert finished.returncode == 1
-    assert finished.stdout == ""
+    finished = run("mymodels:leaves_in_backward", "--size=32", "--html", str(page), folder=folder)
+    assert (finished.returncode, finished.stdout) == (1, "")
     assert finished.stderr.count("\n") == 1
-    assert complaint in finished.stderr
+    assert "ended the process with SystemExit('enough') in backward (mymodels.py, line " in finished.stderr
     assert not page.exists()
 
 
@@ -238,7 +248,7 @@ def test_a_model_that_cannot_be_profiled_costs_one_line(folder, model, complaint
         (["resnet18", "--level", "L9"], "'L9'"),
         (["resnet18", "--batch", "0"], "at least 1"),
         (["resnet18", "--input", "3,x"], "'3,x' is not a shape such as 3,224,224"),
-        (["resnet18", "--memory", "much"], "such as '400MB'"),
+        (["resnet18", "--memory", "much"], "'much' is not an amount of memory such as 3GB"),
         (["resnet18", "--bits", "0"], "argument --bits: '0' is not a width from 1 to 8 bits"),
         (["resnet18", "--bits", "nan"], "argument --bits: 'nan' is not a width from 1 to 8 bits"),
         (["resnet18", "--html", "x", "--json", "./x"], "--html and --json both name 'x': give each a file of its own"),
@@ -316,11 +326,3 @@ def test_reports_are_written_before_anything_is_printed(at_once, tmp_path, monke
     monkeypatch.setattr(terminal, "lines", lambda *_: written.extend(file.name for file in tmp_path.iterdir()) or [])
     assert cli.main(["profile", "resnet18", "--html", str(tmp_path / "a"), "--json", str(tmp_path / "b")]) == 0
     assert sorted(written) == ["a", "b"]
-
-
-def test_help_shows_an_example(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["profile", "--help"])
-    assert (
-        "actnn profile resnet50 --batch 8 --size 224 --level L3 --bits 2 --html report.html" in capsys.readouterr().out
-    )

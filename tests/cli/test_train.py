@@ -11,12 +11,12 @@ import torch
 from image_files import write_idx_set, write_image_folder
 from tiny_runs import events, train
 
-from actnn import cli
-from actnn.cli.train import checkpoint, options
-from actnn.cli.train.checkpoint import CheckpointError, OutputError
-from actnn.cli.train.display import Figures
-from actnn.cli.train.lock import alone
+from actnn.cli.train import options
 from actnn.console import extras
+from actnn.workloads.runs import checkpoint
+from actnn.workloads.runs.checkpoint import CheckpointError, OutputError
+from actnn.workloads.runs.figures import Figures
+from actnn.workloads.runs.lock import alone
 
 
 def only_line(capsys) -> str:
@@ -101,9 +101,13 @@ def test_images_in_folders(parts, tmp_path):
     assert (found["images"], found["test_images"]) == ((15, 3) if parts == ("",) else (18, 18))
 
 
-def test_events_for_tensorboard(tmp_path):
-    assert train(tmp_path, "--tensorboard") == 0
-    assert list((tmp_path / "events").glob("events.out.tfevents.*"))
+def test_events_for_tensorboard_hold_the_figures_of_steps_and_epochs(tmp_path):
+    events_of = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert train(tmp_path, "--tensorboard", "--log-every", "2") == 0
+    shown = events_of.EventAccumulator(str(tmp_path / "events")).Reload()
+    assert {"step loss/L3", "step kept_bytes/L3", "epoch accuracy/L3"} <= set(shown.Tags()["scalars"])
+    losses = {event.step: event.value for event in shown.Scalars("step loss/L3")}
+    assert losses == pytest.approx({step["step"]: step["loss"] for step in events(tmp_path, "step")})
 
 
 @pytest.mark.parametrize(
@@ -189,13 +193,6 @@ def test_what_cannot_be_done_gives_one_line_and_exit_code_1(bad, complaint, tmp_
     assert printed.out == ""
 
 
-def test_help_has_an_example(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["train", "--help"])
-    assert ended.value.code == 0
-    assert options.EXAMPLE in capsys.readouterr().out
-
-
 def test_the_example_is_understood():
     settings, arguments = options.parse(options.EXAMPLE.split()[2:])
     assert (settings.data, settings.level, settings.epochs) == ("digits", "L3", 2)
@@ -220,15 +217,13 @@ def test_a_run_has_a_folder_of_its_own_where_none_is_named(data, name, tmp_path,
     assert arguments.out == Path(f"runs/{name}-a.b-c-L2")
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten_by_accident(tmp_path, capsys):
-    assert train(tmp_path) == 0
-    before = (tmp_path / "checkpoint.pt").read_bytes()
-    capsys.readouterr()
-    assert train(tmp_path) == 1
+def test_a_folder_that_holds_a_run_is_not_overwritten_by_accident(complete, capsys):
+    before = (complete / "checkpoint.pt").read_bytes()
+    assert train(complete) == 1
     assert "holds a run already: go on with --resume" in only_line(capsys)
-    assert (tmp_path / "checkpoint.pt").read_bytes() == before
-    assert train(tmp_path, "--overwrite", "--level", "L2") == 0
-    assert [run["level"] for run in events(tmp_path, "run")] == ["L2"]
+    assert (complete / "checkpoint.pt").read_bytes() == before
+    assert train(complete, "--overwrite", "--level", "L2") == 0
+    assert [run["level"] for run in events(complete, "run")] == ["L2"]
 
 
 def test_a_run_that_never_came_to_a_checkpoint_begins_anew(tmp_path, capsys):
@@ -247,10 +242,8 @@ def test_a_run_that_never_came_to_a_checkpoint_begins_anew(tmp_path, capsys):
         (["--threads", "2"], "--threads 2: this run had 1"),
     ],
 )
-def test_a_run_goes_on_only_with_its_own_settings(more, complaint, tmp_path, capsys):
-    assert train(tmp_path) == 0
-    capsys.readouterr()
-    assert train(tmp_path, "--resume", *more) == 1
+def test_a_run_goes_on_only_with_its_own_settings(more, complaint, complete, capsys):
+    assert train(complete, "--resume", *more) == 1
     assert complaint in only_line(capsys)
 
 
@@ -263,31 +256,25 @@ def test_a_run_goes_on_only_with_its_own_images(tmp_path, capsys):
     assert "had other images" in only_line(capsys)
 
 
-def test_a_run_goes_on_only_with_its_own_model(tmp_path, monkeypatch, capsys):
+def test_a_run_goes_on_only_with_its_own_model(complete, monkeypatch, capsys):
     import small_classifiers
 
-    assert train(tmp_path) == 0
     monkeypatch.setattr(small_classifiers, "with_dropout", small_classifiers.of_two_classes)
-    capsys.readouterr()
-    assert train(tmp_path, "--resume", "--level", "L3") == 1
+    assert train(complete, "--resume", "--level", "L3") == 1
     assert "does not fit 'small_classifiers:with_dropout' any more" in only_line(capsys)
 
 
-def test_another_version_is_said(tmp_path, capsys):
-    assert train(tmp_path) == 0
-    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+def test_another_version_is_said(complete, capsys):
+    state = torch.load(complete / "checkpoint.pt", weights_only=True)
     state["versions"]["torch"] = "1.0"
-    torch.save(state, tmp_path / "checkpoint.pt")
-    capsys.readouterr()
-    assert train(tmp_path, "--resume") == 0
+    torch.save(state, complete / "checkpoint.pt")
+    assert train(complete, "--resume") == 0
     assert "results may differ" in capsys.readouterr().err
 
 
-def test_a_log_that_was_cut_is_said(tmp_path, capsys):
-    assert train(tmp_path) == 0
-    (tmp_path / "log.jsonl").unlink()
-    capsys.readouterr()
-    assert train(tmp_path, "--resume") == 0
+def test_a_log_that_was_cut_is_said(complete, capsys):
+    (complete / "log.jsonl").unlink()
+    assert train(complete, "--resume") == 0
     assert "the run goes on without them" in capsys.readouterr().err
 
 
@@ -341,24 +328,20 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_checkpoint_that_cannot_be_read_gives_one_line(damage, tmp_path, capsys):
-    assert train(tmp_path) == 0
-    damage(tmp_path / "checkpoint.pt")
-    capsys.readouterr()
-    assert train(tmp_path, "--resume") == 1
+def test_a_checkpoint_that_cannot_be_read_gives_one_line(damage, complete, capsys):
+    damage(complete / "checkpoint.pt")
+    assert train(complete, "--resume") == 1
     line = only_line(capsys)
     assert "checkpoint" in line
     assert "--overwrite" in line
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "shuffled"])
-def test_a_checkpoint_whose_state_is_another_kind_of_thing_gives_one_line(part, tmp_path, capsys):
-    assert train(tmp_path) == 0
-    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+def test_a_checkpoint_whose_state_is_another_kind_of_thing_gives_one_line(part, complete, capsys):
+    state = torch.load(complete / "checkpoint.pt", weights_only=True)
     state["trainings"]["L3"][part] = 5
-    torch.save(state, tmp_path / "checkpoint.pt")
-    capsys.readouterr()
-    assert train(tmp_path, "--resume") == 1
+    torch.save(state, complete / "checkpoint.pt")
+    assert train(complete, "--resume") == 1
     assert "does not fit" in only_line(capsys)
 
 
@@ -441,11 +424,9 @@ def test_bars_show_the_figures_where_somebody_watches(tmp_path, monkeypatch, cap
         assert words in shown
 
 
-def test_a_folder_in_which_another_run_is_at_work_is_left_alone(tmp_path, capsys):
-    assert train(tmp_path) == 0
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    capsys.readouterr()
-    with alone(tmp_path, pytest.fail):
-        assert train(tmp_path, "--overwrite") == 1
+def test_a_folder_in_which_another_run_is_at_work_is_left_alone(complete, capsys):
+    before = {path.name: path.read_bytes() for path in complete.iterdir()}
+    with alone(complete, pytest.fail):
+        assert train(complete, "--overwrite") == 1
     assert "another run is at work" in only_line(capsys)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in complete.iterdir()} == before

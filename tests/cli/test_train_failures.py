@@ -12,8 +12,8 @@ import pytest
 from image_files import write_image_folder
 from tiny_runs import train
 
-from actnn.cli import train as command
-from actnn.cli.train.checkpoint import OutputError, said
+from actnn.workloads.runs import execution
+from actnn.workloads.runs.checkpoint import OutputError, said
 
 
 def last_line(capsys) -> str:
@@ -35,7 +35,7 @@ def interrupt_in(monkeypatch, module, function: str, times: int = 1) -> None:
 @pytest.mark.parametrize(("times", "word"), [(1, "interrupted"), (2, "ended at once")])
 @pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]], ids=str)
 def test_an_interruption_before_the_first_checkpoint_promises_nothing(more, times, word, tmp_path, monkeypatch, capsys):
-    interrupt_in(monkeypatch, command, "contestants", times)
+    interrupt_in(monkeypatch, execution, "contestants", times)
     assert train(tmp_path / "run", *more) == 130
     assert last_line(capsys) == (
         f"actnn: {word} before the first checkpoint; nothing was kept, and the same command begins anew."
@@ -44,18 +44,17 @@ def test_an_interruption_before_the_first_checkpoint_promises_nothing(more, time
 
 
 @pytest.mark.parametrize("more", [["--resume"], ["--overwrite"]], ids=str)
-def test_an_interruption_before_a_run_began_leaves_the_one_that_was_there(more, tmp_path, monkeypatch, capsys):
-    assert train(tmp_path) == 0
-    before = (tmp_path / "checkpoint.pt").read_bytes()
-    interrupt_in(monkeypatch, command, "contestants")
-    assert train(tmp_path, *more) == 130
-    assert last_line(capsys) == f"actnn: interrupted before it began; the run in {tmp_path} is as it was."
-    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+def test_an_interruption_before_a_run_began_leaves_the_one_that_was_there(more, complete, monkeypatch, capsys):
+    before = (complete / "checkpoint.pt").read_bytes()
+    interrupt_in(monkeypatch, execution, "contestants")
+    assert train(complete, *more) == 130
+    assert last_line(capsys) == f"actnn: interrupted before it began; the run in {complete} is as it was."
+    assert (complete / "checkpoint.pt").read_bytes() == before
 
 
 @pytest.mark.parametrize(("times", "word"), [(1, "interrupted; all is saved"), (2, "ended at once; the last")])
 def test_whoever_overwrote_a_run_is_told_not_to_do_so_again(times, word, tmp_path, monkeypatch, capsys):
-    interrupt_in(monkeypatch, command.Run, "step", times)
+    interrupt_in(monkeypatch, execution.Run, "step", times)
     assert train(tmp_path, "--overwrite") == 130
     line = last_line(capsys)
     assert line.startswith(f"actnn: {word}")
@@ -101,16 +100,14 @@ def test_a_run_whose_steps_were_saved_before_it_failed_stays(tmp_path):
     assert (tmp_path / "log.jsonl").exists()
 
 
-def test_events_that_cannot_be_written_give_one_line_and_replace_no_run(tmp_path, capsys):
-    assert train(tmp_path) == 0
-    before = (tmp_path / "checkpoint.pt").read_bytes()
-    (tmp_path / "events").write_text("")
-    capsys.readouterr()
-    assert train(tmp_path, "--overwrite", "--tensorboard") == 1
+def test_events_that_cannot_be_written_give_one_line_and_replace_no_run(complete, capsys):
+    before = (complete / "checkpoint.pt").read_bytes()
+    (complete / "events").write_text("")
+    assert train(complete, "--overwrite", "--tensorboard") == 1
     assert capsys.readouterr().err == (
-        f"actnn: {tmp_path / 'events'} cannot be written: File exists. Name another --out.\n"
+        f"actnn: {complete / 'events'} cannot be written: File exists. Name another --out.\n"
     )
-    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert (complete / "checkpoint.pt").read_bytes() == before
 
 
 @pytest.mark.parametrize("writes", [0, 2])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny_runs import train
 
-from actnn.cli import train as command
-from actnn.cli.train.interruption import Interrupted
+from actnn.workloads.runs import execution
+from actnn.workloads.runs.interruption import Interrupted
 
 
 def interrupted(run) -> None:
@@ -19,7 +19,7 @@ def test_nothing_of_a_run_that_was_overwritten_lies_beside_the_new_one(more, tmp
     assert train(tmp_path, "--tensorboard") == 0
     (tmp_path / "model.pt.part").write_text("half of")
     old = set((tmp_path / "events").iterdir())
-    monkeypatch.setattr(command.Run, "go", interrupted)
+    monkeypatch.setattr(execution.Run, "go", interrupted)
     assert train(tmp_path, "--overwrite", *more) == 130
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.pt", "log.jsonl", *["events"] * len(more)}
     left = set((tmp_path / "events").iterdir()) if more else set()
@@ -41,6 +41,6 @@ def test_files_that_no_run_wrote_are_not_overwritten(tmp_path):
 
 def test_a_run_that_replaces_none_leaves_weights_that_lie_there_until_it_has_its_own(tmp_path, monkeypatch):
     (tmp_path / "model.pt").write_text("mine")
-    monkeypatch.setattr(command.Run, "go", interrupted)
+    monkeypatch.setattr(execution.Run, "go", interrupted)
     assert train(tmp_path) == 130
     assert (tmp_path / "model.pt").read_text() == "mine"

@@ -104,10 +104,12 @@ class Alone:
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_an_overflow_in_a_joined_batch_stays_visible(framework: Framework, value: float):
+    def channel(*values: float):
+        return framework.tensor(np.array(values, np.float32))
+
     tensors = framework.made_by_hand("BatchNorm2d", 2).tensors
-    # mean, variance, lowest and highest of two channels
-    local = framework.tensor(np.array([[value, 1.0], [value, 2.0], [0.0, 0.0], [value, 3.0]], np.float32))
-    found, count = joined(tensors, local, 8, Alone())
+    local = [channel(value, 1.0), channel(value, 2.0), channel(0.0, 0.0), channel(value, 3.0)]
+    statistics, count = joined(tensors, tensors.stack(local, 0), 8, Alone())
     assert count == 8
-    assert not np.isfinite(framework.array(found[MEAN])[0])
-    assert framework.array(found[MEAN])[1] == 1.0
+    assert not np.isfinite(framework.array(statistics[MEAN])[0])
+    assert framework.array(statistics[MEAN])[1] == 1.0

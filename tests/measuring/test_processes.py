@@ -174,7 +174,7 @@ def runs(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's list of processes")
 def test_a_parent_that_is_killed_leaves_no_child_behind():
     told = "lambda process: print(process, flush=True)"
-    program = f"from actnn.bench import children; processes.call('child_program:sleeps', {{}}, told={told})"
+    program = f"from actnn.measuring import processes; processes.call('child_program:sleeps', {{}}, told={told})"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         try:
             child = int(parent.stdout.readline())

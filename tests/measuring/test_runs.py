@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from actnn.errors import ConfigError
-from actnn.measuring import runs, timing
+from actnn.measuring import machine, runs
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_an_interrupted_command_keeps_what_was_finished(carry_out):
 
 def test_a_run_of_another_commit_is_measured_again_unless_any_will_do(carry_out, monkeypatch):
     carry_out([[1]])
-    monkeypatch.setattr(timing, "commit", lambda: "another")
+    monkeypatch.setattr(machine, "commit", lambda: "another")
     assert carry_out([[1]], any_commit=True) == ([], [1])
     assert carry_out([[1]]) == ([1], [1])
 
@@ -112,13 +112,13 @@ def test_a_record_says_that_it_was_made_with_changed_sources(tmp_path, monkeypat
         subprocess.run(command, check=True, capture_output=True)
 
     monkeypatch.chdir(tmp_path)
-    assert timing.commit() is None
+    assert machine.commit() is None
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("1")
     git("init"), git("add", "."), git("commit", "-m", "first")
-    clean = timing.commit()
+    clean = machine.commit()
     assert len(clean) == 12
     (tmp_path / "record.jsonl").write_text("{}")
-    assert timing.commit() == clean
+    assert machine.commit() == clean
     (tmp_path / "src" / "a.py").write_text("2")
-    assert timing.commit() == f"{clean}-changed"
+    assert machine.commit() == f"{clean}-changed"

@@ -72,7 +72,7 @@ def test_a_forecast_scales_codes_alone_wherever_the_peak_then_lies():
 
 def test_the_fullest_moments_come_first_one_for_each_run_of_a_layer():
     step = training_step().read()
-    moments = Timeline(step, pieces(step)).highest([run for run in step.runs if run[0] != trace.ROOT], 9)
+    moments = Timeline(step, pieces(step)).highest([each for each in step.passes if each[0] != trace.ROOT], 9)
     found = [(moment.layer, moment.phase, moment.nbytes) for moment in moments]
     assert found == [
         ("conv", "backward", 3664),

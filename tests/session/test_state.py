@@ -18,7 +18,18 @@ from actnn.settings import Config
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 # what a new process has of its own, what conversion gives, and what follows from the rest
 NO_STATE = {
-    "session": {"policy", "store", "stream", "left_exact", "other_kinds", "tags", "closed", "watch", "backward_noted", "_wrapper"},
+    "session": {
+        "policy",
+        "store",
+        "stream",
+        "left_exact",
+        "other_kinds",
+        "tags",
+        "closed",
+        "watch",
+        "backward_noted",
+        "_wrapper",
+    },
     "site": {"session", "name", "kind", "index", "group", "bits", "adaptive", "plans"},
     "planner": {"policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_batch_norms"},
     "budget": {"_sizes"},

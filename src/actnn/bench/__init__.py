@@ -1,1 +1,1 @@
-"""Benchmarks: contestants interleaved in one run, medians and spread, memory in processes of its own."""
+"""Benchmarks, a file a command: contestants in turns, medians and quartiles, memory in processes of its own."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Record = Mapping[str, Any]
+from actnn.measuring.records import Record
 
 EXACT, EXACT_BITS = "FP", 32
 # the levels that give each sample a width of its own, so that an average need not be whole
@@ -50,10 +49,10 @@ def cells(records: Iterable[Record]) -> dict[tuple[str, float], Cell]:
         newest.setdefault((record["level"], record["bits"]), {})[record["seed"]] = record
     return {
         place: Cell(
-            {seed: 100 * record["accuracy"] for seed, record in runs.items()},
-            frozenset(seed for seed, record in runs.items() if record["diverged"]),
+            {seed: 100 * record["accuracy"] for seed, record in seeds.items()},
+            frozenset(seed for seed, record in seeds.items() if record["diverged"]),
         )
-        for place, runs in newest.items()
+        for place, seeds in newest.items()
     }
 
 

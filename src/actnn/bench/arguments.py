@@ -1,21 +1,18 @@
-"""What the arguments of benchmarks have in common: readers of lists, sizes, amounts and pictures."""
+"""What the arguments of benchmarks have in common: readers of lists, sizes and pictures, and the task they ask for."""
 
 from __future__ import annotations
 
-import math
 import os
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from actnn.amounts import parse_memory
 from actnn.bench.drawing import FORMATS
-from actnn.console.arguments import MOST_THREADS, Parser, at_least, parser_with_example
-from actnn.errors import ConfigError
+from actnn.console.arguments import MOST_THREADS, Parser, at_least, parser_with_example, width
 from actnn.workloads import models
 from actnn.workloads.frameworks import FRAMEWORKS
-from actnn.workloads.task import CONTESTANTS
+from actnn.workloads.task import CONTESTANTS, IMAGENET_SIZE, SIZES, Task
 
 Reader = Callable[[str], Any]
 
@@ -35,17 +32,22 @@ def add_recording(parser: Parser, out: Path | None = None) -> None:
 
 def add_training(parser: Parser, *, contestants: Sequence[str], model: str | None = "resnet50") -> None:
     """Add who takes part, what is trained, and by what."""
+    add_contestants(parser, contestants)
+    if model is not None:
+        parser.add_argument("--model", default=model, help=f"{models.HELP} (default: {model})")
+    parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
+    parser.add_argument("--threads", type=at_least(1, MOST_THREADS), default=os.cpu_count() or 1)
+
+
+def add_contestants(parser: Parser, contestants: Sequence[str]) -> None:
+    """Add who takes part, and in which framework."""
     parser.add_argument(
         "--contestants",
         type=different(one_of(CONTESTANTS)),
         default=list(contestants),
         help=f"comma-separated, of {', '.join(CONTESTANTS)} (default: {','.join(contestants)})",
     )
-    if model is not None:
-        parser.add_argument("--model", default=model, help=f"{models.HELP} (default: {model})")
     parser.add_argument("--framework", choices=FRAMEWORKS, default="torch")
-    parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
-    parser.add_argument("--threads", type=at_least(1, MOST_THREADS), default=os.cpu_count() or 1)
 
 
 def several(read: Reader) -> Callable[[str], list[Any]]:
@@ -69,36 +71,6 @@ def one_of(known: Sequence[str]) -> Callable[[str], str]:
     return read
 
 
-def number(text: str) -> float:
-    """Return a number, or one that compares with none."""
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def width(text: str) -> float:
-    """Read an average width."""
-    bits = number(text)
-    if not 1 <= bits <= 8:
-        raise ArgumentTypeError(f"{text!r} is not a width from 1 to 8 bits")
-    return int(bits) if bits.is_integer() else bits
-
-
-def rate(text: str) -> float:
-    """Read a learning rate."""
-    if not 0 < number(text) < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a learning rate above 0")
-    return number(text)
-
-
-def share(text: str) -> float:
-    """Read a share of the whole."""
-    if not 0 < number(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
-    return number(text)
-
-
 def size(text: str) -> tuple[int, int]:
     """Read the height and width of an image: ``224`` or ``512x1024``."""
     sides = text.split("x")
@@ -107,16 +79,17 @@ def size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
-def amount(text: str) -> int:
-    """Read an amount of memory."""
-    try:
-        return parse_memory(text)
-    except ConfigError as problem:
-        raise ArgumentTypeError(f"{text!r} is not an amount of memory such as 3GB or 400MiB") from problem
-
-
 def picture(text: str) -> Path:
     """Read the path of a picture."""
     if Path(text).suffix not in FORMATS:
         raise ArgumentTypeError(f"{text!r} does not end in {' or '.join(FORMATS)}")
     return Path(text)
+
+
+def task_of(arguments: Namespace, **changed: Any) -> Task:
+    """Return the task that arguments describe; ``changed`` are its other fields."""
+    model: str = (vars(arguments) | changed)["model"]
+    height, width = getattr(arguments, "size", None) or SIZES.get(model, IMAGENET_SIZE)
+    known: dict[str, Any] = {"model": model, "height": height, "width": width}
+    known |= {name: getattr(arguments, name) for name in ("framework", "bits", "threads")}
+    return Task(**(known | changed))

@@ -11,22 +11,20 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from actnn.bench import accuracies
 from actnn.bench.accuracies import EXACT, EXACT_BITS, LEVELS, PER_SAMPLE, WIDTHS
-from actnn.bench.arguments import add_recording, different, one_of, parser_of, picture, rate, several, width
+from actnn.bench.arguments import add_recording, different, one_of, parser_of, picture, several
 from actnn.bench.drawing import plot
-from actnn.console.arguments import MOST_THREADS, at_least
+from actnn.console.arguments import MOST_THREADS, at_least, rate, width
 from actnn.console.extras import require
 from actnn.measuring import runs, timing
-from actnn.measuring.runs import Record, Settings
+from actnn.measuring.records import Record
+from actnn.measuring.runs import Settings
 from actnn.workloads import datasets
 from actnn.workloads.small_resnet import small_resnet
 from actnn.workloads.training import PEAK_RATE, Recipe, Training, compressed, step_count
-
-if TYPE_CHECKING:
-    from torch import nn
 
 OUT = Path("results/convergence.jsonl")
 # a network that guesses gets one image in ten right, give or take
@@ -109,8 +107,8 @@ def planned(arguments: Namespace, data: str, images: int) -> list[Settings]:
 def train_all(arguments: Namespace, data: str) -> list[Record]:
     """Train all runs that are not recorded yet; return the records of all."""
     images = datasets.load(data, arguments.data_dir)
-    images = images.limited(arguments.images or len(images.train.images))
-    planned_runs = planned(arguments, data, len(images.train.images))
+    images = images.limited(arguments.images or images.train.image_count)
+    planned_runs = planned(arguments, data, images.train.image_count)
     return runs.carry_out(
         [[run] for run in planned_runs],
         lambda group, told: [train(group[0], images, arguments.threads, lambda: told(1))],
@@ -163,7 +161,7 @@ def reached(run: Settings, images: datasets.DataSet, after_step: Callable[[], ob
     }
 
 
-def build(run: Settings) -> nn.Module:
+def build(run: Settings) -> Any:
     """Return the network of a run, converted unless it is trained exactly."""
     import torch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actnn.bench.accuracies import EXACT, LEVELS, Cell, Cells
 
@@ -31,7 +31,7 @@ EXACT_COLOUR = STYLES["exact"][0]
 # lines a little apart, so that error bars at one width stay readable
 APART = 1.02
 # text stays text, and equal figures give an equal file
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "actnn",
     "font.size": 10,
@@ -99,7 +99,7 @@ def draw_level(axes: Axes, level: str, cells: Cells, shift: float) -> None:
 
 
 def finish(axes: Axes, widths: list[float], title: str) -> None:
-    """Give the axes their scales and words, and take away what says nothing."""
+    """Give the axes their scales, ticks, labels and title."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(widths, [f"{bits:g}" for bits in widths])
     axes.set_xticks([], minor=True)

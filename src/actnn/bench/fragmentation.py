@@ -12,14 +12,14 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.bench.arguments import add_recording, add_training, parser_of, size
+from actnn.bench.arguments import add_recording, add_training, parser_of, size, task_of
 from actnn.console.arguments import at_least
 from actnn.measuring import processes, runs
 from actnn.measuring.memory import MALLOC_SETTINGS, reset_peak, resident
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
 from actnn.workloads.frameworks import trainee
-from actnn.workloads.task import Task, task_of
+from actnn.workloads.task import Task
 
 WARM_UP_STEPS = 3
 LEAST_SIDE = 64
@@ -48,7 +48,7 @@ def measure_all(arguments: Namespace) -> None:
     """Measure each contestant; each is a run of its own."""
     task = task_of(arguments, batch=arguments.batch)
     planned = [
-        {"benchmark": "fragmentation"} | task.record(name) | {"steps": arguments.steps}
+        {"benchmark": "fragmentation"} | task.run_of(name) | {"steps": arguments.steps}
         for name in arguments.contestants
     ]
     records = runs.carry_out(

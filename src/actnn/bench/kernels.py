@@ -2,7 +2,8 @@
 
 All take turns in one process with the same threads. Speeds count the bytes of the floats: what encoding and memcpy
 read, what decoding and memset write. The yardsticks work in pieces of 256 KiB; one call for a thread's whole share,
-which the C library can serve with stores past the caches, is measured too.
+which the C library can serve with stores past the caches, is measured too. Nothing is timed unless the kernels agree
+with the reference.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from typing import Any
 
 import numpy as np
 
+from actnn.bench.agreement import check_agreement
 from actnn.bench.arguments import add_recording, parser_of
 from actnn.console.arguments import MOST_THREADS, at_least
 from actnn.errors import ConfigError
-from actnn.format import FAMILIES, GROUP, Part, Rounding, derive_key, uniform_layout
-from actnn.kernels.contract import Array
+from actnn.format import FAMILIES, GROUP, Layout, Part, Rounding, derive_key, uniform_layout
+from actnn.kernels.contract import Array, Key
 from actnn.kernels.native import SIMD, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
-from actnn.measuring import runs, timing
+from actnn.measuring import memory, runs, timing
 
 PIECE = 256 * 1024
+# floats on which the kernels are compared with the reference
+MOST_CHECKED = 2**20
 # the floats, what they are decoded to, and a code that is smaller than either
 ARRAYS = 3
 COMPARED = (("encode", "memcpy"), ("decode", "memset"), ("encode", "memcpy_whole"), ("decode", "memset_whole"))
@@ -73,27 +77,26 @@ def measure(arguments: Namespace) -> None:
 
 def check_memory(megabytes: int) -> None:
     """Raise ConfigError for arrays that this machine cannot hold."""
-    most = timing.memory_bytes() // ARRAYS // 2**20
+    most = memory.machine_total() // ARRAYS // 2**20
     if megabytes > most:
         raise ConfigError(
-            f"--megabytes {megabytes} is too much for {timing.memory_bytes() / 2**30:.1f} GiB of memory, which "
+            f"--megabytes {megabytes} is too much for {memory.machine_total() / 2**30:.1f} GiB of memory, which "
             f"{ARRAYS} such arrays must fit in: give at most {most}."
         )
 
 
 def figures(arguments: Namespace, native: Native) -> dict[str, Any]:
-    """Return the speeds of kernels and yardsticks."""
+    """Return the speeds of kernels that do what they should, and of yardsticks."""
     arrays = ReusedArrays(arguments.threads)
     elements = arguments.megabytes * 2**20 // 4
-    layout = uniform_layout(
-        1, elements, FAMILIES[arguments.family], arguments.bits, Rounding[arguments.rounding.upper()]
-    )
+    layout = layout_of(arguments, elements)
     if elements % GROUP:
         raise ConfigError(f"--megabytes {arguments.megabytes} is no whole number of groups.")
     values = np.random.default_rng(0).standard_normal((1, elements), np.float32)
+    key = derive_key(0, 0, 0)
+    check_kernels(arguments, native, values, key)
     target = arrays.empty(values.shape, "float32", values)
     share = -(-values.nbytes // arguments.threads)
-    key = derive_key(0, 0, 0)
     code = native.encode(arrays, values, layout, key)
     times = timing.interleaved(
         {
@@ -115,6 +118,21 @@ def figures(arguments: Namespace, native: Native) -> dict[str, Any]:
         **{name: round(ratio, 3) for name, ratio in ratios.items()},
         "times": medians,
     }
+
+
+def layout_of(arguments: Namespace, elements: int) -> Layout:
+    """Return the layout of so many elements of one sample, as the arguments ask for."""
+    rounding = Rounding[arguments.rounding.upper()]
+    return uniform_layout(1, elements, FAMILIES[arguments.family], arguments.bits, rounding)
+
+
+def check_kernels(arguments: Namespace, native: Native, values: Array, key: Key) -> None:
+    """Raise DisagreementError where kernels do not do what the reference defines with the first of the values.
+
+    With all of them the reference would take minutes, and many times their memory.
+    """
+    some = values[:, :MOST_CHECKED]
+    check_agreement(native, ReusedArrays(arguments.threads), some, layout_of(arguments, some.shape[1]), key)
 
 
 class ReusedArrays(NumpyArrays):

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actnn.bench.arguments import add_recording, add_training, different, parser_of, rate, size
-from actnn.console.arguments import at_least
+from actnn.bench.arguments import add_recording, add_training, different, parser_of, size, task_of
+from actnn.console.arguments import at_least, rate
 from actnn.errors import ConfigError
 from actnn.measuring import processes, runs
 from actnn.measuring.processes import Told
 from actnn.workloads import datasets
 from actnn.workloads.frameworks import trainee
-from actnn.workloads.task import EXACT, Task, task_of
+from actnn.workloads.task import EXACT, Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def measure_all(arguments: Namespace) -> None:
         return task_of(arguments, batch=arguments.batch, seed=seed, rate=arguments.rate, label_count=datasets.CLASSES)
 
     planned = [
-        {"benchmark": "losses"} | task(seed).record(name) | own | {"seed": seed}
+        {"benchmark": "losses"} | task(seed).run_of(name) | own | {"seed": seed}
         for seed in arguments.seeds
         for name in arguments.contestants
     ]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from actnn.bench.arguments import add_recording, add_training, parser_of, size
-from actnn.measuring import limits, runs
-from actnn.measuring.limits import Limits, Scale, add_limits
-from actnn.workloads.task import CONTESTANTS, task_of
+from actnn.bench import limits
+from actnn.bench.arguments import add_recording, add_training, parser_of, size, task_of
+from actnn.bench.limits import Limits, Scale, add_limits
+from actnn.measuring import runs
+from actnn.workloads.task import CONTESTANTS
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")
 PROBES = (4, 8)
@@ -39,7 +40,7 @@ def search_all(arguments: Namespace) -> None:
     """Search for each contestant; each is a run of its own."""
     how = Limits.of(arguments)
     scale = Scale(lambda batch: task_of(arguments, batch=batch), least=1, probes=PROBES)
-    planned = [{"benchmark": "maxbatch"} | scale.task(1).record(name) | how.record for name in arguments.contestants]
+    planned = [{"benchmark": "maxbatch"} | scale.task(1).run_of(name) | how.settings for name in arguments.contestants]
     for run in planned:
         del run["batch"]
     runs.print_all(

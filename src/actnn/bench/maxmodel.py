@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
-from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
+from actnn.bench import limits
+from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size, task_of
+from actnn.bench.limits import Limits, Scale, add_limits
 from actnn.console.arguments import at_least
-from actnn.measuring import limits, runs
-from actnn.measuring.limits import Limits, Scale, add_limits
+from actnn.measuring import runs
 from actnn.workloads import resnets
-from actnn.workloads.task import CONTESTANTS, task_of
+from actnn.workloads.task import CONTESTANTS, Task
 
 WANTED = ("exact", "checkpoint", "L3", "L4", "L5")
 DIMENSIONS = ("depth", "width", "resolution")
@@ -46,7 +48,7 @@ def parse(argv: Sequence[str]) -> Namespace:
 def scales(arguments: Namespace) -> dict[str, Scale]:
     """Return how the ResNet grows in each dimension."""
 
-    def task(**changed):
+    def task(**changed: Any) -> Task:
         return task_of(arguments, **({"model": "resnet152", "batch": arguments.batch} | changed))
 
     return {
@@ -63,10 +65,10 @@ def search_all(arguments: Namespace) -> None:
     planned = []
     for dimension in arguments.dimensions:
         for name in arguments.contestants:
-            run = growing[dimension].task(growing[dimension].least).record(name)
+            run = growing[dimension].task(growing[dimension].least).run_of(name)
             # what grows is no setting
             run |= {"model": "scaled resnet", "size": None if dimension == "resolution" else run["size"]}
-            planned.append([{"benchmark": "maxmodel", "dimension": dimension} | run | how.record])
+            planned.append([{"benchmark": "maxmodel", "dimension": dimension} | run | how.settings])
     runs.print_all(
         planned,
         lambda group, told: [limits.search(growing[group[0]["dimension"]], group[0]["contestant"], how, told)],

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actnn.amounts import readable
-from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
-from actnn.console.arguments import at_least
-from actnn.measuring import measurements, memory, runs
-from actnn.measuring.computed import exact_bytes
+from actnn.bench import measurements
+from actnn.bench.arguments import add_recording, add_training, different, parser_of, size, task_of
+from actnn.console.arguments import amount, at_least
+from actnn.measuring import memory, runs
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
-from actnn.workloads.task import EXACT, Task, task_of, words_of
+from actnn.workloads.frameworks.torch import TorchTrainee
+from actnn.workloads.task import EXACT, Task, words_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # the paper's table
 BATCHES = {"resnet152": (32, 64), "fcn_hrnet_w48": (2, 4)}
@@ -60,7 +64,7 @@ def measure_all(arguments: Namespace) -> None:
         return [figures(tasks[run["model"], run["batch"]], run["contestant"], told, limit)]
 
     groups = [
-        [{"benchmark": "memory"} | task.record(name)] for task in tasks.values() for name in arguments.contestants
+        [{"benchmark": "memory"} | task.run_of(name)] for task in tasks.values() for name in arguments.contestants
     ]
 
     # what was computed is measured where it fits by now
@@ -83,7 +87,7 @@ def figures(task: Task, contestant: str, told: Told, limit: int) -> dict[str, An
 
 def fits(calculated: Mapping[str, Any], limit: int) -> bool:
     """Tell whether what was computed can be measured within so much memory."""
-    return ROOM * calculated["total_bytes"] <= limit
+    return bool(ROOM * calculated["total_bytes"] <= limit)
 
 
 def computed(task: Task, contestant: str, told: Told) -> dict[str, Any]:
@@ -102,6 +106,41 @@ def computed(task: Task, contestant: str, told: Told) -> dict[str, Any]:
         "activation_bytes": found["kept_bytes"] - found["loss_bytes"],
         "total_bytes": found["kept_bytes"] + found["own_bytes"],
     } | found
+
+
+def exact_bytes(task: Task) -> dict[str, int]:
+    """Return ``kept_bytes``, ``loss_bytes`` and ``own_bytes`` of exact training, from tensors without memory."""
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+
+    with torch.device("meta"):
+        trained = TorchTrainee(task, EXACT)
+        own = {id(storage) for storage in storages(trained.model)}
+        # held as long as they are counted: an address means nothing without memory, and an identity would be reused
+        blocks: dict[int, Any] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            blocks[id(storage)] = storage
+            return tensor
+
+        def counted() -> int:
+            return sum(storage.nbytes() for key, storage in blocks.items() if key not in own)
+
+        with saved_tensors_hooks(note, lambda tensor: tensor):
+            outputs = trained.model(trained.images)
+            network = counted()
+            trained.loss(outputs)
+        return {
+            "kept_bytes": counted(),
+            "loss_bytes": counted() - network,
+            "own_bytes": trained.own_bytes(),
+        }
+
+
+def storages(model: Any) -> list[Any]:
+    """Return the blocks of memory of a model's own tensors."""
+    return [tensor.untyped_storage() for tensor in (*model.parameters(), *model.buffers())]
 
 
 def line(batch: int, needs: Sequence[int]) -> int:

@@ -14,14 +14,13 @@ from actnn.bench.arguments import different, one_of, parser_of
 from actnn.bench.drawing import EXACT_COLOUR, FORMATS, STYLES, plot, save
 from actnn.console.extras import require
 from actnn.errors import ConfigError
-from actnn.measuring import timing
+from actnn.measuring.records import Record, recorded
 from actnn.workloads.task import CONTESTANTS, EXACT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Record = dict[str, Any]
 GIB = 2**30
 TITLES = {"resnet50": "ResNet-50", "resnet152": "ResNet-152", "fcn_hrnet_w48": "FCN-HRNet-W48"}
 EXAMPLE = "actnn bench plots --results results --only speed,maxbatch"
@@ -37,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     drawn = 0
     for name in arguments.only or PICTURES:
         source = arguments.results / f"{name}.jsonl"
-        if found := timing.records(source):
+        if found := recorded(source):
             paths = [source.with_suffix(ending) for ending in FORMATS]
             PICTURES[name](found, paths)
             print(*paths)
@@ -71,7 +70,8 @@ def limit_of(record: Record) -> str:
 
 def title_of(record: Record) -> str:
     """Return the model of a record in words."""
-    return TITLES.get(record["model"], record["model"])
+    model: str = record["model"]
+    return TITLES.get(model, model)
 
 
 def convergence(records: Sequence[Record], paths: Sequence[Path]) -> None:
@@ -208,7 +208,7 @@ def maxmodel(records: Sequence[Record], paths: Sequence[Path]) -> None:
 
 
 def draw_largest(axes: Axes, found: Mapping[str, Record], title: str) -> None:
-    """Draw a bar for each contestant with its value and how many times exact training's that is."""
+    """Draw a bar for each contestant with its value and the ratio to exact training's."""
     names = ordered(list(found))
     values = [found[name]["largest"] for name in names]
     axes.barh(names, values, color=[STYLES[name][0] for name in names], height=0.66)

@@ -10,12 +10,13 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.bench.arguments import add_recording, add_training, amount, different, parser_of, size
-from actnn.console.arguments import at_least
-from actnn.measuring import measurements, memory, runs, timing
+from actnn.bench import measurements
+from actnn.bench.arguments import add_recording, add_training, different, parser_of, size, task_of
+from actnn.console.arguments import amount, at_least
+from actnn.measuring import memory, runs, timing
 from actnn.measuring.processes import DoesNotFit, Told
 from actnn.measuring.runs import Group
-from actnn.workloads.task import CONTESTANTS, Task, task_of, words_of
+from actnn.workloads.task import CONTESTANTS, Task, words_of
 
 WANTED = ("exact", "checkpoint", "L1", "L2", "L3", "L3.1", "L4", "L5")
 BATCHES = (4, 8, 16, 32, 64, 128)
@@ -53,7 +54,7 @@ def measure_all(arguments: Namespace) -> None:
     tasks = {batch: task_of(arguments, batch=batch) for batch in sorted(arguments.batches)}
     common = {"memory_limit": arguments.memory_limit, "rounds": arguments.rounds, "steps": arguments.steps}
     groups = [
-        [{"benchmark": "speed"} | task.record(name) | common for name in arguments.contestants]
+        [{"benchmark": "speed"} | task.run_of(name) | common for name in arguments.contestants]
         for task in tasks.values()
     ]
     full: set[str] = set()

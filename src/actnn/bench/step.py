@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actnn.amounts import readable
-from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size
+from actnn.bench import measurements
+from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size, task_of
 from actnn.console.arguments import at_least
 from actnn.errors import ConfigError
-from actnn.measuring import measurements, runs
+from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
-from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, task_of, words_of
+from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, words_of
 
 ALLOCATORS = {"default": {}, "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}}
 WEIGHED = ("kept", "forward", "peak")
@@ -66,7 +67,7 @@ def measure_all(arguments: Namespace) -> None:
         share_codes=not arguments.no_sharing,
     )
     common = {"rounds": arguments.rounds, "allocators": arguments.allocators}
-    group = [{"benchmark": "step"} | task.record(name) | common for name in arguments.contestants]
+    group = [{"benchmark": "step"} | task.run_of(name) | common for name in arguments.contestants]
     runs.print_all(
         [group],
         lambda group, told: measured(task, group, told),

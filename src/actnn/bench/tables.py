@@ -16,10 +16,9 @@ from actnn.bench import accuracies
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
 from actnn.errors import ConfigError
-from actnn.measuring import timing
+from actnn.measuring.records import Record, recorded
 from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
 
-Record = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -50,7 +49,7 @@ def table(name: str, results: Path) -> str:
     source = results / f"{name}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
-    records = timing.records(source)
+    records = recorded(source)
     if not records:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)
@@ -92,6 +91,25 @@ def step(records: Sequence[Record]) -> Table:
     return heading, rows
 
 
+def overhead(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench overhead``: one row a model and contestant, in milliseconds of processor time."""
+    newest = {(model_of(record), record["batch"], record["size"], trainer(record)): record for record in records}
+    heading = ["model, batch, size", "leaf layers", "training", "step", "quartiles", "of exact", "added a layer"]
+    models = list(dict.fromkeys(key[:3] for key in newest))
+    return heading, [
+        [
+            f"{model}, {batch}, {size}",
+            str(record["leaf_layers"]),
+            name,
+            f"{record['milliseconds']:.1f} ms",
+            f"{1e3 * record['step']['first_quartile']:.1f} to {1e3 * record['step']['third_quartile']:.1f}",
+            f"{record['time_ratio']:.2f}",
+            NOTHING if name == EXACT else f"{record['added_milliseconds_per_layer']:.3f} ms",
+        ]
+        for (model, batch, size, name), record in sorted(newest.items(), key=lambda entry: models.index(entry[0][:3]))
+    ]
+
+
 def figure(record: Record, name: str, form: str, unit: str = "") -> str:
     """Return a figure of a record as words, nothing where exact training took no part in it."""
     return f"{record[name]:{form}}{unit}" if name in record else NOTHING
@@ -104,11 +122,11 @@ def megabytes(count: int) -> str:
 
 def trainer(record: Record) -> str:
     """Return how the contestant of a record trains."""
-    name = record["contestant"]
+    name: str = record["contestant"]
     if name in (EXACT, CHECKPOINT):
         return name
     # records of an earlier form name the level apart
-    words = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
+    words: list[str] = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
     words += [f"{variant}={record[variant]}" for variant in VARIANTS if variant in record]
     return f"**actnn {', '.join(words)}**"
 
@@ -138,8 +156,8 @@ def convergence(records: Sequence[Record]) -> Table:
     heading = ["training", "level", *(f"{bits:g} bits" for bits in columns)]
     return heading, [
         [words, *row]
-        for words, runs in accuracies.by_settings(records).items()
-        for row in accuracies.rows(accuracies.cells(runs), columns)
+        for words, alike in accuracies.by_settings(records).items()
+        for row in accuracies.rows(accuracies.cells(alike), columns)
     ]
 
 
@@ -154,17 +172,17 @@ def losses(records: Sequence[Record]) -> Table:
         [
             words,
             name,
-            str(len(runs)),
-            *(f"{statistics.fmean(run[part] for run in runs.values()):.3f}" for part in ("first", "last")),
-            NOTHING if name == EXACT else above(runs, found.get((words, EXACT), {})),
+            str(len(seeds)),
+            *(f"{statistics.fmean(record[part] for record in seeds.values()):.3f}" for part in ("first", "last")),
+            NOTHING if name == EXACT else above(seeds, found.get((words, EXACT), {})),
         ]
-        for (words, name), runs in found.items()
+        for (words, name), seeds in found.items()
     ]
 
 
-def above(runs: Mapping[int, Record], exact: Mapping[int, Record]) -> str:
+def above(seeds: Mapping[int, Record], exact: Mapping[int, Record]) -> str:
     """Return by how much losses end above those of exact training from the same seeds, with the standard error."""
-    differences = [run["last"] - exact[seed]["last"] for seed, run in runs.items() if seed in exact]
+    differences = [record["last"] - exact[seed]["last"] for seed, record in seeds.items() if seed in exact]
     if len(differences) < 2:
         return NOTHING
     error = statistics.stdev(differences) / len(differences) ** 0.5
@@ -257,14 +275,14 @@ def fragmentation(records: Sequence[Record]) -> Table:
 
 
 def place(record: Record) -> tuple[str]:
-    """Return what contestants are compared in, as words."""
+    """Return the model, image size and memory limit of a record as words."""
     return (f"{model_of(record)}, {record['size']}, {limit(record)}",)
 
 
 def model_of(record: Record) -> str:
     """Return the model of a record, with its framework unless that is torch."""
     framework = record.get("framework", "torch")
-    return record["model"] if framework == "torch" else f"{record['model']} ({framework})"
+    return f"{record['model']}" if framework == "torch" else f"{record['model']} ({framework})"
 
 
 def limit(record: Record) -> str:
@@ -273,7 +291,7 @@ def limit(record: Record) -> str:
 
 
 def times(value: float, exact: float | None) -> str:
-    """Return how many times exact training's a value is."""
+    """Return the ratio of a value to that of exact training as words."""
     return NOTHING if exact is None else f"{value / exact:.1f}×"
 
 
@@ -297,6 +315,7 @@ def described(machine: Record) -> str:
 
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "step": step,
+    "overhead": overhead,
     "memory": memory,
     "speed": speed,
     "maxbatch": maxbatch,

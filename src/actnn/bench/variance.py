@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actnn.bench.arguments import add_recording, parser_of, width
-from actnn.console.arguments import at_least
+from actnn.bench.arguments import add_recording, parser_of
+from actnn.console.arguments import at_least, width
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.model.verification import Moments
+from actnn.model.wrapper import session_of
 from actnn.workloads import datasets, models
 from actnn.workloads.training import compressed
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 SETTLING_STEPS = 3
 PREDICTED_STEPS = 3
@@ -112,7 +113,8 @@ def batches(arguments: Namespace) -> Iterator[Batch]:
     import torch
     from torch.nn import functional
 
-    images, labels = datasets.load(arguments.data, arguments.data_dir).limited(arguments.images).train
+    learnt = datasets.load(arguments.data, arguments.data_dir).limited(arguments.images).train
+    images, labels = learnt.batch(torch.arange(learnt.image_count), None)
     generator = torch.Generator().manual_seed(0)
     while True:
         for chosen in torch.randperm(len(images), generator=generator).split(arguments.batch):
@@ -126,23 +128,23 @@ def channels(arguments: Namespace) -> int:
     return 1 if arguments.model == "small_resnet" else 3
 
 
-def trained(arguments: Namespace, stream: Iterator[Batch]) -> nn.Module:
+def trained(arguments: Namespace, stream: Iterator[Batch]) -> Any:
     """Return the model after some steps of training at L3, in which it learns which samples are hard."""
     import torch
 
     torch.manual_seed(0)
     classes = datasets.CLASSES if arguments.model == "small_resnet" else 1000
     model = models.build(arguments.model, classes=classes, channels=channels(arguments))
-    model = compressed(model, "L3", arguments.bits)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    converted = compressed(model, "L3", arguments.bits)
+    optimizer = torch.optim.SGD(converted.parameters(), lr=0.02, momentum=0.9)
     for _, batch in zip(range(arguments.steps), stream, strict=False):
-        model.set_samples(batch.positions)
-        gradients(model, batch)
+        converted.set_samples(batch.positions)
+        gradients(converted, batch)
         optimizer.step()
-    return model
+    return converted
 
 
-def measured(model: nn.Module, batch: Batch, exact: dict[str, Tensor], draws: int) -> dict[str, Any]:
+def measured(model: Any, batch: Batch, exact: dict[str, Tensor], draws: int) -> dict[str, Any]:
     """Return variance, bias and prediction of one scheme's gradient, relative to the exact one, and the saving."""
     for _ in range(SETTLING_STEPS):
         gradients(model, batch)
@@ -165,9 +167,9 @@ def measured(model: nn.Module, batch: Batch, exact: dict[str, Tensor], draws: in
     }
 
 
-def predictions(model: nn.Module, batch: Batch) -> dict[str, float]:
+def predictions(model: Any, batch: Batch) -> dict[str, float]:
     """Return the variance that theory gives each layer's gradient."""
-    session = model._session
+    session = session_of(model)
     session.predictions = {}
     for _ in range(PREDICTED_STEPS):
         gradients(model, batch)
@@ -184,10 +186,10 @@ def rank_correlation(moments: dict[str, Moments], predicted: dict[str, float]) -
         found[layer] = found.get(layer, 0.0) + each.variance
     layers = [layer for layer in found if layer in predicted]
     ranks = [np.argsort(np.argsort([values[layer] for layer in layers])) for values in (found, predicted)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def gradients(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+def gradients(model: Any, batch: Batch) -> dict[str, Tensor]:
     """Return the gradient of every parameter."""
     import torch
 

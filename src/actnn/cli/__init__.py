@@ -45,6 +45,7 @@ COMMANDS = {
     ),
     "bench losses": Command("actnn.bench.losses:main", "compare the losses of real models over their first steps"),
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
+    "bench overhead": Command("actnn.bench.overhead:main", "time what conversion adds to a step of tiny tensors"),
     "bench memory": Command("actnn.bench.memory:main", "weigh training by batch size, as in the paper's table"),
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
     "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from actnn.amounts import readable
-from actnn.cli.demo_child import MEMORY_STEPS, WARM_UP_STEPS, Settings
+from actnn.bench.demo import MEMORY_STEPS, WARM_UP_STEPS, Settings
 from actnn.console.arguments import at_least, parser_with_example
 from actnn.console.extras import require
 from actnn.console.progress import progress_bars
@@ -48,15 +48,13 @@ def measure(settings: Settings) -> dict[str, dict[str, Any]]:
         def advance(name: str) -> None:
             progress.advance(bars[name])
 
-        figures = processes.call(
-            "actnn.cli.demo_child:times", asdict(settings), environment=QUIET_THREADS, told=advance
-        )
+        figures = processes.call("actnn.bench.demo:times", asdict(settings), environment=QUIET_THREADS, told=advance)
         for name in settings.contestants:
             # a process of its own: nothing else moves its peak
             figures[name] |= processes.call(
-                "actnn.cli.demo_child:memory",
+                "actnn.bench.demo:memory",
                 asdict(settings) | {"contestant": name},
-                environment=MALLOC_SETTINGS,
+                environment=QUIET_THREADS | MALLOC_SETTINGS,
                 told=advance,
             )
     return figures

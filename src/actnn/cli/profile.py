@@ -12,13 +12,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from actnn.amounts import parse_memory
-from actnn.bench.arguments import width
-from actnn.console.arguments import Parser, at_least
+from actnn.console.arguments import Parser, amount, at_least, width
 from actnn.console.extras import require
 from actnn.console.files import write_atomically
 from actnn.errors import ActnnError, ConfigError
-from actnn.measuring import processes, timing
+from actnn.measuring import machine, processes
 from actnn.measuring.memory import MALLOC_SETTINGS, machine_total
 from actnn.profiling import page, terminal
 from actnn.profiling.child import Settings
@@ -42,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     compressed = Settings(
         arguments.model, arguments.batch, arguments.input, arguments.classes, arguments.level, arguments.bits
     )
-    profile: dict[str, Any] = {"settings": asdict(compressed), "machine": timing.machine()}
+    profile: dict[str, Any] = {"settings": asdict(compressed), "machine": machine.facts()}
     for name, settings in (("exact", replace(compressed, level=None)), ("compressed", compressed)):
         profile[name] = measured(name, settings)
     memory = arguments.memory or machine_total()
@@ -112,14 +110,6 @@ def shape(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() and int(part) for part in parts):
         raise ArgumentTypeError(f"{text!r} is not a shape such as 3,224,224")
     return tuple(map(int, parts))
-
-
-def amount(text: str) -> int:
-    """Read an amount of memory such as 16GB."""
-    try:
-        return parse_memory(text)
-    except ConfigError as error:
-        raise ArgumentTypeError(str(error)) from error
 
 
 def check_writable(path: Path | None) -> None:

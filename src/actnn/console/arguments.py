@@ -10,6 +10,9 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import NoReturn
 
+from actnn.amounts import parse_memory
+from actnn.errors import ConfigError
+
 # what torch takes as a whole number, as a number of threads, and as a float32
 MOST, MOST_THREADS = 2**31 - 1, 1024
 LARGEST = 3.4e38
@@ -68,3 +71,41 @@ def folder(text: str) -> Path:
     if not text.strip():
         raise ArgumentTypeError(f"{text!r} is not the name of a folder: write . for this one")
     return Path(text)
+
+
+def number(text: str) -> float:
+    """Read a number; return nan, which lies in no range, where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def width(text: str) -> float:
+    """Read an average width."""
+    bits = number(text)
+    if not 1 <= bits <= 8:
+        raise ArgumentTypeError(f"{text!r} is not a width from 1 to 8 bits")
+    return int(bits) if bits.is_integer() else bits
+
+
+def rate(text: str) -> float:
+    """Read a learning rate."""
+    if not 0 < number(text) < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a learning rate above 0")
+    return number(text)
+
+
+def share(text: str) -> float:
+    """Read a share between 0 and 1."""
+    if not 0 < number(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
+    return number(text)
+
+
+def amount(text: str) -> int:
+    """Read an amount of memory."""
+    try:
+        return parse_memory(text)
+    except ConfigError as problem:
+        raise ArgumentTypeError(f"{text!r} is not an amount of memory such as 3GB or 400MiB") from problem

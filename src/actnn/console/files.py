@@ -10,7 +10,7 @@ UNFINISHED = ".part"
 
 
 def write_atomically(path: Path, content: memoryview) -> None:
-    """Let a file hold some bytes as soon as it has its name; where that fails, what had the name keeps it."""
+    """Write a file beside its place and rename it, so that a failure leaves the file that was there before."""
     unfinished = path.with_name(f"{path.name}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:

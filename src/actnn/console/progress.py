@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def progress_bars(*more: str, bar_width: int = 40, **options: Any) -> Progress:
-    """Return bars with a name, a count and the time; ``more`` are texts behind them, ``options`` rich's Progress's."""
+    """Return bars with a name, a count, the time and the texts ``more``; ``options`` go to rich's Progress."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 

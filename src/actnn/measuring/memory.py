@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 # For the process that is measured: every large block is mapped on its own and returned when freed, so that resident
-# memory is what the program holds and not what the allocator keeps for later. Slows training; never time such a run.
+# memory is what the program holds and not what the allocator keeps for later. Slows training; never time it so.
 MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
@@ -30,17 +31,12 @@ def peak_growth(work: Callable[[], object]) -> int:
 
 def available() -> int:
     """Return the memory that processes can have without swapping."""
-    return machine_memory("MemAvailable")
+    return field_of(Path("/proc/meminfo"), "MemAvailable")
 
 
 def machine_total() -> int:
     """Return the memory of the machine."""
-    return machine_memory("MemTotal")
-
-
-def machine_memory(field: str) -> int:
-    """Return a field of /proc/meminfo in bytes."""
-    return field_of(Path("/proc/meminfo"), field)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def field_of(source: Path, field: str) -> int:

@@ -123,12 +123,13 @@ def finished(
             clock.cancel()
         process.kill()
         process.wait()
-        process.stdin.close()
+        if process.stdin is not None:
+            process.stdin.close()
     return message, over.is_set()
 
 
 def answer(function: str, final: Mapping[str, Any], code: int, complaints: str, *, limited: bool) -> dict[str, Any]:
-    """Return a child's result, or raise what its end means."""
+    """Return a child's result, or raise the error that its last message and exit code stand for."""
     if "result" in final:
         if complaints:
             print(complaints, end="", file=sys.stderr)

@@ -14,11 +14,11 @@ from typing import Any
 from actnn.console import INTERRUPTED
 from actnn.console.progress import progress_bars
 from actnn.errors import ConfigError
-from actnn.measuring import timing
+from actnn.measuring import machine
 from actnn.measuring.processes import Told
+from actnn.measuring.records import Record, append, recorded
 
 Settings = Mapping[str, Any]
-Record = dict[str, Any]
 Group = Sequence[Settings]
 # measures a group of runs that belong together; tells whenever a step of the work is done
 Measure = Callable[[Group, Told], Sequence[Mapping[str, Any]]]
@@ -82,28 +82,32 @@ def carry_out(
     ``words`` describes a run and ``found`` its figures, for people; ``steps`` is how often a measurement tells;
     ``counts`` tells whether a record is as good as a new one.
     """
-    recorded = [] if out is None or again else [record for record in timing.records(out) if counts(record)]
+    known_before = [] if out is None or again else [record for record in recorded(out) if counts(record)]
     if out is not None:
         writable(out)
-    machine = timing.machine()
-    commit = None if any_commit else machine["commit"]
-    results = []
+    made_on = machine.facts()
+    commit = None if any_commit else made_on["commit"]
+    results: list[Record] = []
     with display() as shown:
         advance = shown.bar("runs", sum(map(len, groups)))
         for group in groups:
-            known = [newest(recorded, run, commit) for run in group]
-            if None in known:
+            known = [record for run in group if (record := newest(known_before, run, commit)) is not None]
+            if len(known) < len(group):
                 bar = shown.bar(words(group[0]), steps)
-                known = []
-                for run, figures in zip(group, measure(group, lambda message, bar=bar: bar()), strict=True):
-                    known.append({**run, **figures, "machine": machine})
+                known = [{**run, **figures, "machine": made_on} for run, figures in measured(group, measure, bar)]
+                for record in known:
                     if out is not None:
-                        timing.append(known[-1], out)
-                    shown.line(f"{words(run)}: {found(known[-1])}")
+                        append(record, out)
+                    shown.line(f"{words(record)}: {found(record)}")
                 bar(None)
             results += known
             advance(len(group))
     return results
+
+
+def measured(group: Group, measure: Measure, bar: Callable[..., None]) -> Iterator[tuple[Settings, Mapping[str, Any]]]:
+    """Measure a group of runs, with a bar that advances whenever a step is told, and yield each with its figures."""
+    return zip(group, measure(group, lambda message: bar()), strict=True)
 
 
 def print_all(groups: Sequence[Group], measure: Measure, arguments: Namespace, **options: Any) -> None:
@@ -112,9 +116,9 @@ def print_all(groups: Sequence[Group], measure: Measure, arguments: Namespace, *
         print(json.dumps(record))
 
 
-def newest(recorded: Sequence[Record], run: Settings, commit: str | None = None) -> Record | None:
+def newest(records: Sequence[Record], run: Settings, commit: str | None = None) -> Record | None:
     """Return the last record whose settings are all those of a run, made at a commit if one is named."""
-    for record in reversed(recorded):
+    for record in reversed(records):
         same = all(name in record and record[name] == run[name] for name in run)
         if same and (commit is None or record["machine"]["commit"] == commit):
             return record

@@ -27,17 +27,28 @@ class Forward:
         if wrapper is None:
             return self
 
-        def forward(wrapper: Wrapper, *args: Any, **kwargs: Any) -> Any:
-            return wrapper._call(*args, **kwargs)
+        model_forward, compiled = wrapper._model.forward, wrapper._compiled()
+        # made once, for as long as it stands for the same function
+        known = wrapper.__dict__.get("_forward")
+        if known is None or known[:2] != (model_forward, compiled):
+            known = wrapper.__dict__["_forward"] = model_forward, compiled, called(wrapper, model_forward, compiled)
+        return MethodType(known[2], wrapper)
 
-        method = wrapper._prepared(forward)
-        # what is compiled may have none to ask for
-        with suppress(TypeError, ValueError):
-            plain = signature(wrapper._model.forward)
-            # bound: some ask for its signature with the wrapper as the first, some without
-            inputs = [Parameter("self", Parameter.POSITIONAL_ONLY), *plain.parameters.values()]
-            method.__signature__ = plain.replace(parameters=inputs)
-        return MethodType(method, wrapper)
+
+def called(wrapper: Wrapper, model_forward: Any, compiled: bool) -> Any:
+    """Return the function that calls a wrapped model, with the signature of that model's forward."""
+
+    def forward(wrapper: Wrapper, *args: Any, **kwargs: Any) -> Any:
+        return wrapper._call(*args, **kwargs)
+
+    function: Any = wrapper._uncompiled(forward) if compiled else forward
+    # what is compiled may have none to ask for
+    with suppress(TypeError, ValueError):
+        plain = signature(model_forward)
+        # bound: some ask for its signature with the wrapper as the first, some without
+        inputs = [Parameter("self", Parameter.POSITIONAL_ONLY), *plain.parameters.values()]
+        function.__signature__ = plain.replace(parameters=inputs)
+    return function
 
 
 class Wrapper:
@@ -71,8 +82,12 @@ class Wrapper:
             return self._model(*args, **kwargs)
         return self._measured(*args, **kwargs)
 
-    def _prepared(self, forward: Any) -> Any:
-        """Return the function that calls the wrapped model in a form in which the framework may call it."""
+    def _compiled(self) -> bool:
+        """Tell whether a compiler of the framework may trace a forward that keeps codes."""
+        return False
+
+    def _uncompiled(self, forward: Any) -> Any:
+        """Return a function that no compiler of the framework traces."""
         return forward
 
     def _recording(self) -> bool:
@@ -151,6 +166,10 @@ class Wrapper:
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the plain model's state."""
         return self._model.state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # functions made for this process cannot be pickled, and are made again
+        return {name: value for name, value in self.__dict__.items() if name != "_forward"}
 
     def __getattr__(self, name: str) -> Any:
         model = self.__dict__.get("_model")

@@ -9,11 +9,11 @@ import numpy as np
 
 from actnn import kernels
 from actnn.errors import UnsupportedError
-from actnn.format import AFFINE, Family, Layout, Part, index_bytes
-from actnn.kernels.contract import Array, Arrays, Backend, OutputAffine
+from actnn.format import AFFINE, Family, Part, index_bytes
+from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, OutputAffine
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
-from actnn.session.plans import code_plan
+from actnn.session.plans import CodePlan, code_plan
 from actnn.session.site import Readers, Site
 from actnn.session.tags import Tag
 from actnn.session.tensors import Form, Order, Tensors, check_floating
@@ -30,19 +30,28 @@ class Reading:
     there where widths are planned.
     """
 
-    __slots__ = ("backend", "layout", "normalized", "order", "part", "record")
+    __slots__ = ("_positive", "backend", "layout", "normalized", "order", "part", "record")
 
     def __init__(
         self,
         order: Order,
         backend: Backend,
-        layout: Layout | None = None,
+        layout: AnyLayout | None = None,
         record: Record | None = None,
         normalized: bool = False,
         part: Part = Part.WHOLE,
     ) -> None:
         self.order, self.backend, self.layout, self.record = order, backend, layout, record
         self.normalized, self.part = normalized, part
+        self._positive: Reading | None = None
+
+    @property
+    def positive(self) -> Reading:
+        """How the positive part of the activation is read from the same code."""
+        if self._positive is None:
+            own = (self.order, self.backend, self.layout, self.record, self.normalized)
+            self._positive = Reading(*own, Part.POSITIVE)
+        return self._positive
 
     @property
     def signed(self) -> bool:
@@ -136,9 +145,7 @@ class Kept:
 
     def rectified(self) -> Kept:
         """Return how the positive part of this activation reads from the same code."""
-        own = self.reading
-        positive = Reading(own.order, own.backend, own.layout, own.record, own.normalized, Part.POSITIVE)
-        return Kept(positive, self.tensors)
+        return Kept(self.reading.positive, self.tensors)
 
 
 def encode(
@@ -154,7 +161,17 @@ def encode(
         return None
     buffer, layout, record = plan.encode(tensors, x)
     plan.account(layout, 0, exact_bytes)
-    return Kept(Reading(plan.order, plan.backend, layout, record), (site.store(tensors, buffer),))
+    return Kept(reading_of(plan, layout, record), (site.store(tensors, buffer),))
+
+
+def reading_of(plan: CodePlan, layout: AnyLayout, record: Record | None, normalized: bool = False) -> Reading:
+    """Return how a code that a plan made is read: one object for all codes of fixed width."""
+    if record is not None:
+        return Reading(plan.order, plan.backend, layout, record, normalized)
+    if plan.reading is None:
+        plan.reading = Reading(plan.order, plan.backend, layout, None, normalized)
+    reading: Reading = plan.reading
+    return reading
 
 
 def itself(tensors: Tensors, x: Array, site: Site, exact_bytes: int = 0) -> Kept:

@@ -15,9 +15,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from actnn.format import AFFINE, Layout
-from actnn.kernels.contract import Array, BatchNorm, Span
-from actnn.operations.kept import Kept, Reading, on_host, uncounted
+from actnn.format import AFFINE
+from actnn.kernels.contract import AnyLayout, Array, BatchNorm, Span
+from actnn.operations.kept import Kept, on_host, reading_of, uncounted
 from actnn.planning.noise import Floats, batch_norm_coefficient
 from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
 from actnn.session.plans import CodePlan, code_plan
@@ -143,10 +143,7 @@ class Normalizing:
             return self._exactly(x, weight, bias, needed)
         tensors, plan, site, running = self.tensors, self.plan, self.site, self.running
         session, order, record = site.session, plan.order, plan.record()
-        if record is None:
-            layout, division = plan.layout, None
-        else:
-            layout, division = record.layout, session.planner.division(record)
+        layout, division = plan.laid_out(record)
         channels = order.channels
         count, statistics = plan.elements // channels.count, None
         if self.processes is not None or not (running is None or running.direct):
@@ -169,8 +166,7 @@ class Normalizing:
         plan.account(layout, small if plan.family.affine else 2 * small, self.exact_bytes + 2 * small)
         self.backward = Backward(self, layout, count, record, of_input=False)
         self.saved = (saved, weight, constants)
-        reading = Reading(order, plan.backend, layout, record, normalized=True)
-        self.kept = Kept(reading, (saved, weight, bias, constants))
+        self.kept = Kept(reading_of(plan, layout, record, normalized=True), (saved, weight, bias, constants))
         return y
 
     def _parameters(
@@ -226,7 +222,7 @@ class Backward:
         *("count", "epsilon", "layout", "of_input", "plan", "processes", "readers", "record", "site", "tensors"),
     )
 
-    def __init__(self, call: Normalizing, layout: Layout, count: int, record: Record | None, of_input: bool) -> None:
+    def __init__(self, call: Normalizing, layout: AnyLayout, count: int, record: Record | None, of_input: bool) -> None:
         self.tensors, self.site, self.plan, self.epsilon = call.tensors, call.site, call.plan, call.epsilon
         self.readers, self.processes = call.readers, call.processes
         self.layout, self.count, self.record, self.of_input = layout, count, record, of_input

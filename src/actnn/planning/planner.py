@@ -132,7 +132,7 @@ class Planner:
         if layout.samples < 2 or site.weights is None or not site.adaptive:
             return Division(stride, None, None)
         norms = None if record.indices is None else self._norms_of(record.indices)
-        return Division(stride, tuple(site.weights.tolist()), norms)  # type: ignore[arg-type]
+        return Division(stride, tuple(site.weights.tolist()), norms)
 
     def wants_handing(self, reader: Learnt) -> bool:
         """Tell whether what a BatchNorm hands down is to be found anew: the layer below it was measured anew."""

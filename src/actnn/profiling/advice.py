@@ -60,7 +60,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """What another setting would keep and take, computed from the codes of this run."""
+    """What another setting would keep and take, computed from the codes that were measured."""
 
     level: str
     bits: int
@@ -68,13 +68,13 @@ class Forecast:
     peak_bytes: int
 
 
-def forecasts(timeline: Timeline, run: Mapping[str, Any]) -> list[Forecast]:
-    """Return what other settings would keep and take at their peak, from accounts and the curve of one run."""
-    rows = run["rows"]
+def forecasts(timeline: Timeline, measured: Mapping[str, Any]) -> list[Forecast]:
+    """Return what other settings would keep and take at their peak, from accounts and the curve of one step."""
+    rows = measured["rows"]
     now = sum(row["kept_bytes"] for row in rows)
     if not now:
         return []
-    rest = kept_bytes(run) - now
+    rest = kept_bytes(measured) - now
     found = []
     for level, bits, most in ALTERNATIVES:
         kept = sum(kept_at(row, bits) for row in rows)
@@ -114,25 +114,26 @@ def dominating(peak: Mapping[str, Any]) -> str:
 
 
 def sentences(profile: Mapping[str, Any], memory: int | None) -> list[str]:
-    """Return what a run tells and what follows from it, one thing a sentence."""
-    exact, run, settings = profile["exact"], profile["compressed"], profile["settings"]
-    found = [saving(profile), recommendation(profile), dominating(run["peak"])]
-    if (variance := total_variance(run)) is not None:
+    """Return what a profile tells and what follows from it, one thing a sentence."""
+    exact, measured, settings = profile["exact"], profile["compressed"], profile["settings"]
+    found = [saving(profile), recommendation(profile), dominating(measured["peak"])]
+    if (variance := total_variance(measured)) is not None:
         found.append(noise(variance))
-    if memory is not None and settings["level"] != UNCOMPRESSED and None not in (exact["resident"], run["resident"]):
-        found.append(batches(exact, run, settings, memory))
+    residents = exact["resident"], measured["resident"]
+    if memory is not None and settings["level"] != UNCOMPRESSED and None not in residents:
+        found.append(batches(exact, measured, settings, memory))
     return found
 
 
-def batches(exact: Mapping[str, Any], run: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> str:
+def batches(exact: Mapping[str, Any], measured: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> str:
     """Say what batch fits into some memory, where that can be told."""
-    counts = [fitting(each, settings, memory) for each in (exact, run)]
+    counts = [fitting(each, settings, memory) for each in (exact, measured)]
     if not any(counts):
         return (
-            f"{readable(memory)} hold not even one image: the process has {readable(run['resident'])} before the step "
-            "begins."
+            f"{readable(memory)} hold not even one image: the process has {readable(measured['resident'])} before the "
+            "step begins."
         )
-    if not (tells(exact) and tells(run)):
+    if not (tells(exact) and tells(measured)):
         return (
             f"What batch fits in {readable(memory)} cannot be told: too little of this step grows with the batch. "
             "Profile a larger --batch."
@@ -146,11 +147,11 @@ def batches(exact: Mapping[str, Any], run: Mapping[str, Any], settings: Mapping[
 
 def saving(profile: Mapping[str, Any]) -> str:
     """Say what a setting saves."""
-    exact, run, settings = profile["exact"], profile["compressed"], profile["settings"]
-    kept = kept_bytes(exact), kept_bytes(run)
-    swapped = sum(row["swapped_bytes"] for row in run["rows"])
+    exact, measured, settings = profile["exact"], profile["compressed"], profile["settings"]
+    kept = kept_bytes(exact), kept_bytes(measured)
+    swapped = sum(row["swapped_bytes"] for row in measured["rows"])
     on_disk = f", {readable(swapped)} of it on disk" if swapped else ""
-    width = "" if run["average_bits"] is None else f" at {settings['bits']:g} bits"
+    width = "" if measured["average_bits"] is None else f" at {settings['bits']:g} bits"
     if as_much(*kept):
         amount = f"about as much for backward as exact training, {readable(kept[1])}"
     elif kept[1] > kept[0]:
@@ -172,15 +173,15 @@ def surplus(profile: Mapping[str, Any]) -> str:
 
 def fall(profile: Mapping[str, Any]) -> str:
     """Say by how much the peak of a step falls, or that it does not, and why where that is known."""
-    exact, run, level = profile["exact"], profile["compressed"], profile["settings"]["level"]
+    exact, measured, level = profile["exact"], profile["compressed"], profile["settings"]["level"]
     peaks = peaks_of(profile)
     if level == UNCOMPRESSED:
         return f"{level} compresses nothing: the peak of a step stays that of exact training, {readable(peaks.exact)}."
     grown = ""
-    if peaks.replayed and measurable(exact) and measurable(run):
+    if peaks.replayed and measurable(exact) and measurable(measured):
         grown = (
             " These are peaks of what is allocated; the process grew by "
-            f"{readable(exact['true_peak'])} and {readable(run['true_peak'])}."
+            f"{readable(exact['true_peak'])} and {readable(measured['true_peak'])}."
         )
     if as_much(peaks.exact, peaks.compressed):
         return f"The peak of a step stays about {readable(peaks.exact)}{reason(profile)}.{grown}"
@@ -189,7 +190,7 @@ def fall(profile: Mapping[str, Any]) -> str:
             f"The peak of a step does not fall, {readable(peaks.compressed)} against {readable(peaks.exact)} with "
             f"exact training{reason(profile)}.{grown}"
         )
-    always = sum(run["always_there"].values())
+    always = sum(measured["always_there"].values())
     totals = always + peaks.exact, always + peaks.compressed
     return (
         f"The peak of a step falls from {readable(peaks.exact)} to {readable(peaks.compressed)} "
@@ -249,12 +250,12 @@ def recommendation(profile: Mapping[str, Any]) -> str:
 
 
 def without_forecasts(profile: Mapping[str, Any]) -> str:
-    """Say what follows where other settings cannot be told from this run."""
-    run, own = profile["compressed"], LEVELS[profile["settings"]["level"]]
+    """Say what follows where other settings cannot be told from what was measured."""
+    measured, own = profile["compressed"], LEVELS[profile["settings"]["level"]]
     every_kind = own.get("compress_activation", True) and own.get("enable_quantized_bn", True)
-    if not every_kind or any(row["kept_bytes"] for row in run["rows"]):
+    if not every_kind or any(row["kept_bytes"] for row in measured["rows"]):
         return "Profile at level L3 to see what other levels would keep."
-    most = f"; what is kept for backward belongs to others: {holders(profile)}" if uncompressed(run) else ""
+    most = f"; what is kept for backward belongs to others: {holders(profile)}" if uncompressed(measured) else ""
     return f"No layer of this model is compressed, so no level would help{most}."
 
 

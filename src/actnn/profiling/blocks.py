@@ -76,7 +76,7 @@ def maker(block: Block) -> str:
 
 
 def unmarked(block: Block) -> str:
-    """Return the purpose of a block of which nobody said what it holds: how long it lived tells."""
+    """Return the purpose of a block without a mark, from how long it lived and what took it."""
     if block.decoding:
         return DECODED
     if block.operator is not None and block.end < block.operator.end:

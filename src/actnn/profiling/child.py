@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 from actnn.errors import ActnnError
 from actnn.measuring.memory import reset_peak, resident
 from actnn.measuring.processes import Told, in_one_line
+from actnn.model.wrapper import session_of
 from actnn.profiling.advice import forecasts
 from actnn.profiling.blocks import pieces
-from actnn.profiling.recording import Recorder
 from actnn.profiling.steps import summary
 from actnn.profiling.timeline import Timeline
 from actnn.profiling.trace import ROOT
+from actnn.profiling.tracing import Tracer
 from actnn.workloads import models
 from actnn.workloads.training import compressed
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from actnn.session.session import Session
 
@@ -52,11 +53,11 @@ class Profiled:
         self.settings = settings
         plain = models.build(settings.model, classes=settings.classes, channels=settings.input[0])
         plain.train()
-        self.model: nn.Module = plain
+        self.model: Any = plain
         self.session: Session | None = None
         if settings.level is not None:
             self.model = compressed(plain, settings.level, settings.bits)
-            self.session = self.model._session
+            self.session = session_of(self.model)
         self.images = torch.randn(settings.batch, *settings.input)
         self.labels: dict[tuple[int, ...], Tensor] = {}
         if not any(parameter.requires_grad for parameter in plain.parameters()):
@@ -128,20 +129,20 @@ def tensors(output: Any) -> Iterator[Tensor]:
 
 def measure(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """Return everything that a report shows of one contestant."""
-    settings = Settings(**given | {"input": tuple(given["input"])})
+    settings = Settings(**{**given, "input": tuple(given["input"])})
     with not_ended(settings):
         return measured(settings)
 
 
 def measured(settings: Settings) -> dict[str, Any]:
-    """Return everything that a report shows of one contestant, while the user's code lets this process live."""
+    """Return everything that a report shows of one contestant, unless the user's code ends this process."""
     with one_line(settings):
         profiled = Profiled(settings)
         profiled.step()
     for _ in range(WARM_UP - 1):
         profiled.step()
     before, peak = true_peak(profiled.step)
-    step = Recorder(profiled.model, profiled.session).record(profiled.forward, profiled.optimize)
+    step = Tracer(profiled.model, profiled.session).traced(profiled.forward, profiled.optimize)
     timeline = Timeline(step, pieces(step))
     result = summary(step, timeline) | {"true_peak": peak, "resident": before, "always_there": profiled.always_there()}
     result["kinds"] = {name or ROOT: type(layer).__name__ for name, layer in profiled.model.named_modules()}
@@ -196,14 +197,14 @@ def true_peak(step: Callable[[], None]) -> tuple[int | None, int | None]:
 
 
 def of_session(profiled: Profiled, session: Session) -> dict[str, Any]:
-    """Return what the session knows of each layer: accounts of the recorded step, and predictions from one more."""
+    """Return what the session knows of each layer: accounts of the traced step, and predictions from one more."""
     report = session.report()
     session.predictions = {}
     loss = profiled.forward()
     loss.backward()
     sensitivity: dict[str, float] = {}
-    for record in session.planner.records:
-        sensitivity[record.site.name] = sensitivity.get(record.site.name, 0.0) + record.sensitivity
+    for code in session.planner.records:
+        sensitivity[code.site.name] = sensitivity.get(code.site.name, 0.0) + code.sensitivity
     norms = {
         name or ROOT: sum(float(own.grad.square().sum()) for own in layer.parameters(False) if own.grad is not None)
         for name, layer in profiled.model.named_modules()

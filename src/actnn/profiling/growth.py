@@ -20,7 +20,7 @@ LEAST_SHARE = 0.2
 
 
 def extremes(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-    """Return (fixed, growing) bytes of each moment that could be the peak of some batch: no other has more of both."""
+    """Return (fixed, growing) bytes of the moments that could be the peak of some batch: none has less of both."""
     held = {FIXED: 0, GROWING: 0}
     found = set()
     for _, nbytes, (_, part) in changes(divided(pieces)):
@@ -46,20 +46,20 @@ def divided(pieces: Sequence[Piece]) -> Iterable[Piece]:
         yield replace(piece, category=FIXED if fixed else GROWING)
 
 
-def tells(run: Mapping[str, Any]) -> bool:
+def tells(measured: Mapping[str, Any]) -> bool:
     """Tell whether enough of a step grows with the batch to say what other batches take."""
-    most = max((growing for _, growing in run["extremes"]), default=0)
-    return most >= max(MEASURABLE_BYTES, LEAST_SHARE * run["peak"]["bytes"])
+    most = max((growing for _, growing in measured["extremes"]), default=0)
+    return bool(most >= max(MEASURABLE_BYTES, LEAST_SHARE * measured["peak"]["bytes"]))
 
 
-def fitting(run: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> int:
+def fitting(measured: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> int:
     """Return the largest batch that should fit into some memory; what is resident before the step stays."""
     batch = settings["batch"]
     # the batch itself was there before the step
     images = batch * math.prod(settings["input"]) * FLOAT_BYTES
-    room = memory - run["resident"] + images - (2 * BUFFER_BYTES if run["stored"] else 0)
-    share = min(((room - fixed) / (growing + images) for fixed, growing in run["extremes"]), default=0.0)
-    found = max(0, int(batch * share))
+    room = memory - measured["resident"] + images - (2 * BUFFER_BYTES if measured["stored"] else 0)
+    share = min(((room - fixed) / (growing + images) for fixed, growing in measured["extremes"]), default=0.0)
+    found: int = max(0, int(batch * share))
     # two figures: it is no more than an estimate
     unit = 10 ** max(0, len(str(found)) - 2)
-    return found // unit * unit
+    return found - found % int(unit)

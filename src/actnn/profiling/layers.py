@@ -15,7 +15,7 @@ LEAST_BYTES = 1024
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a compressed run.
+    """One layer of compressed training.
 
     ``reads`` names the layer whose code it reads instead of keeping one; ``variance`` is predicted for the gradient of
     its weights, relative to that gradient's squared norm.
@@ -37,20 +37,20 @@ class Layer:
 
 def layers(profile: Mapping[str, Any]) -> list[Layer]:
     """Return all layers that keep something, read a code or were left exact, in the order of the model."""
-    run, exact = profile["compressed"], profile["exact"]
-    rows = {row["layer"]: row for row in run["rows"]}
+    measured, exact = profile["compressed"], profile["exact"]
+    rows = {row["layer"]: row for row in measured["rows"]}
     owners: dict[str, list[str]] = {}
-    for row in run["rows"]:
+    for row in measured["rows"]:
         for reader in row["readers"]:
             owners.setdefault(reader, []).append(row["layer"])
-    left = {name: reason for name, _, reason in run["left_exact"]}
+    left = {name: reason for name, _, reason in measured["left_exact"]}
     at_peak: dict[str, int] = {}
-    for share in run["peak"]["shares"]:
+    for share in measured["peak"]["shares"]:
         at_peak[share["layer"]] = at_peak.get(share["layer"], 0) + share["nbytes"]
     found = []
-    for name, kind in run["kinds"].items():
+    for name, kind in measured["kinds"].items():
         row = rows.get(name)
-        kept = row["kept_bytes"] if row else run["kept"].get(name, 0)
+        kept = row["kept_bytes"] if row else measured["kept"].get(name, 0)
         if not (row or name in owners or name in left or kept >= LEAST_BYTES):
             continue
         found.append(
@@ -64,40 +64,41 @@ def layers(profile: Mapping[str, Any]) -> list[Layer]:
                 row["bits"] if row else None,
                 tuple(row["readers"]) if row else (),
                 tuple(owners.get(name, ())),
-                run["sensitivity"].get(name),
-                relative_variance(run, name),
+                measured["sensitivity"].get(name),
+                relative_variance(measured, name),
                 left.get(name, ""),
             )
         )
     return found
 
 
-def relative_variance(run: Mapping[str, Any], name: str) -> float | None:
+def relative_variance(measured: Mapping[str, Any], name: str) -> float | None:
     """Return the variance predicted for a layer's gradient relative to its squared norm, None where it has none."""
-    predicted, norm = run["variance"].get(name), run["squared_norms"].get(name)
+    predicted, norm = measured["variance"].get(name), measured["squared_norms"].get(name)
     return predicted / norm if predicted is not None and norm else None
 
 
-def total_variance(run: Mapping[str, Any]) -> float | None:
+def total_variance(measured: Mapping[str, Any]) -> float | None:
     """Return the variance predicted for the whole gradient relative to its squared norm."""
-    norm = sum(run["squared_norms"].values())
-    return sum(run["variance"].values()) / norm if norm and run["variance"] else None
+    norm = sum(measured["squared_norms"].values())
+    return sum(measured["variance"].values()) / norm if norm and measured["variance"] else None
 
 
-def kept_bytes(run: Mapping[str, Any]) -> int:
+def kept_bytes(measured: Mapping[str, Any]) -> int:
     """Return what a contestant keeps for backward, in memory or elsewhere."""
-    coded = {row["layer"]: row["kept_bytes"] for row in run.get("rows", ())}
+    coded = {row["layer"]: row["kept_bytes"] for row in measured.get("rows", ())}
     if not coded:
         # without accounts of sites, what a store took over and does not hold in memory counts as well
-        held = run["kept"].get(STORE, 0)
-        return sum(run["kept"].values()) - held + max(held, run["stored"])
-    rest = sum(nbytes for layer, nbytes in run["kept"].items() if layer not in coded and layer != STORE)
-    return rest + sum(coded.values())
+        held: int = measured["kept"].get(STORE, 0)
+        total: int = sum(measured["kept"].values()) - held + max(held, measured["stored"])
+        return total
+    rest: int = sum(nbytes for layer, nbytes in measured["kept"].items() if layer not in coded and layer != STORE)
+    return rest + int(sum(coded.values()))
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What lies between the sum of a table of layers and what a run keeps in all.
+    """The difference between the sum of a table of layers and the totals of training.
 
     ``anyway_bytes`` are values of which layers keep codes and which cost exact training nothing: it only refers to
     them, as the batch was there before the step, or another layer keeps them.
@@ -110,27 +111,27 @@ class Balance:
 
 
 def balance(profile: Mapping[str, Any], found: Sequence[Layer]) -> Balance:
-    """Return what to add to the sums of all layers, and to take off, for the totals of both runs."""
-    run, exact = profile["compressed"], profile["exact"]
+    """Return what to add to the sums of all layers, and to take off, for the totals of both contestants."""
+    measured, exact = profile["compressed"], profile["exact"]
     listed = {layer.name for layer in found}
     unlisted = sum(nbytes for name, nbytes in exact["kept"].items() if name not in listed)
     return Balance(
         unlisted,
-        kept_bytes(run) - sum(layer.kept_bytes for layer in found),
-        run["peak"]["bytes"] - sum(layer.peak_bytes for layer in found),
+        kept_bytes(measured) - sum(layer.kept_bytes for layer in found),
+        measured["peak"]["bytes"] - sum(layer.peak_bytes for layer in found),
         sum(layer.exact_bytes for layer in found) + unlisted - kept_bytes(exact),
     )
 
 
-def uncompressed(run: Mapping[str, Any]) -> dict[str, int]:
+def uncompressed(measured: Mapping[str, Any]) -> dict[str, int]:
     """Return what each layer without a code keeps in memory, most first; what is outside layers has no name."""
-    coded = {row["layer"] for row in run.get("rows", ())}
-    found = {layer: nbytes for layer, nbytes in run["kept"].items() if layer not in coded and layer != STORE}
+    coded = {row["layer"] for row in measured.get("rows", ())}
+    found = {layer: nbytes for layer, nbytes in measured["kept"].items() if layer not in coded and layer != STORE}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def holders(profile: Mapping[str, Any], most: int = 3) -> str:
-    """Say how much the kinds of layers keep that keep most without a code."""
+    """Name the kinds of layers without a code that keep most, with how much they keep."""
     kinds: dict[str, dict[str, int]] = {}
     for layer, nbytes in uncompressed(profile["compressed"]).items():
         # as the user wrote the model: conversion wraps the whole of it

@@ -16,10 +16,10 @@ from actnn.profiling.layers import balance, kept_bytes, layers, total_variance
 from actnn.profiling.peaks import peaks_of
 
 SCRIPTS = ("format.js", "chart.js", "table.js", "main.js")
-RUN = ("phases", "times", "categories", "layers", "runs", "peak", "true_peak", "resident", "always_there")
+SHOWN = ("phases", "times", "categories", "layers", "passes", "peak", "true_peak", "resident", "always_there")
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 # what would end the script element, or a line of it in older browsers
-UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+UNSAFE: dict[str, str | int | None] = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def html(profile: Mapping[str, Any], memory: int | None) -> str:
@@ -48,16 +48,16 @@ def embedded(values: Mapping[str, Any]) -> str:
 
 def data(profile: Mapping[str, Any], memory: int | None) -> dict[str, Any]:
     """Return what the page shows."""
-    runs = {name: {key: profile[name][key] for key in RUN} for name in ("exact", "compressed")}
+    contestants = {name: {key: profile[name][key] for key in SHOWN} for name in ("exact", "compressed")}
     peaks, table = peaks_of(profile), layers(profile)
-    for name, run in runs.items():
-        run["kept_bytes"] = kept_bytes(profile[name])
-        run["peak_bytes"] = getattr(peaks, name)
+    for name, shown in contestants.items():
+        shown["kept_bytes"] = kept_bytes(profile[name])
+        shown["peak_bytes"] = getattr(peaks, name)
     return {
         "settings": profile["settings"],
         "machine": profile["machine"],
         "categories": [{"name": name, "meaning": meaning} for name, meaning in CATEGORIES.items()],
-        "runs": runs,
+        "contestants": contestants,
         "replayed": peaks.replayed,
         "table": [asdict(layer) for layer in table],
         "balance": asdict(balance(profile, table)),

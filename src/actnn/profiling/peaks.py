@@ -1,4 +1,4 @@
-"""The peaks of both runs from one source, so that figures that stand side by side may be compared."""
+"""The peaks of both contestants from one source, so that figures that stand side by side may be compared."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Peaks:
 
 
 def peaks_of(profile: Mapping[str, Any]) -> Peaks:
-    """Return both peaks as the system saw them where it tells, and tells what the replay does; else as replayed."""
+    """Return both peaks as the system saw them if both agree with the replay, else both as replayed."""
     exact, compressed = profile["exact"], profile["compressed"]
     if seen(exact) and seen(compressed):
         return Peaks(exact["true_peak"], compressed["true_peak"], replayed=False)
     return Peaks(exact["peak"]["bytes"], compressed["peak"]["bytes"], replayed=True)
 
 
-def seen(run: Mapping[str, Any]) -> bool:
-    """Tell whether the system saw the whole peak of a run, and nothing else.
+def seen(measured: Mapping[str, Any]) -> bool:
+    """Tell whether the system saw the whole peak of a step, and nothing else.
 
     It sees pages that others of the process take as well, which of a small step are most, and sees none that were taken
     and never written, as those that an LSTM keeps: there it may see less than what is kept.
     """
-    if not measurable(run):
+    if not measurable(measured):
         return False
-    resident, replayed = run["true_peak"], run["peak"]["bytes"]
-    return bool(sum(run["kept"].values()) <= resident and abs(resident - replayed) <= AGREEMENT * replayed)
+    resident, replayed = measured["true_peak"], measured["peak"]["bytes"]
+    return bool(sum(measured["kept"].values()) <= resident and abs(resident - replayed) <= AGREEMENT * replayed)
 
 
-def measurable(run: Mapping[str, Any]) -> bool:
-    """Tell whether the system saw a peak that it can tell from nothing."""
-    return (run["true_peak"] or 0) >= MEASURABLE_BYTES
+def measurable(measured: Mapping[str, Any]) -> bool:
+    """Tell whether the system saw a peak large enough to be measured."""
+    return (measured["true_peak"] or 0) >= MEASURABLE_BYTES

@@ -1,4 +1,4 @@
-"""One recorded step, summed up as plain data: what a report shows of it."""
+"""One traced step, summed up as plain data: what a report shows of it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def summary(step: Step, timeline: Timeline) -> dict[str, Any]:
         "times": [elapsed(time) for time, _ in samples],
         "categories": [by_category(held) for _, held in samples],
         "layers": layer_curves([held for _, held in samples]),
-        "runs": layer_runs(step, elapsed),
+        "passes": layer_passes(step, elapsed),
         "peak": {
             "bytes": timeline.peak_bytes,
             "time": elapsed(timeline.peak_time),
             "phase": phase_at(step, timeline.peak_time),
-            "moments": [vars(moment) for moment in timeline.highest(leaf_runs(step), MOMENTS)],
+            "moments": [vars(moment) for moment in timeline.highest(leaf_passes(step), MOMENTS)],
             "shares": [vars(share) for share in timeline.at_peak()],
         },
         "extremes": extremes(timeline.pieces),
@@ -65,18 +65,18 @@ def layer_curves(samples: Sequence[dict[Kind, int]]) -> dict[str, list[list[int]
     return dict(curves)
 
 
-def layer_runs(step: Step, elapsed: Callable[[float], float]) -> dict[str, dict[str, list[list[float]]]]:
+def layer_passes(step: Step, elapsed: Callable[[float], float]) -> dict[str, dict[str, list[list[float]]]]:
     """Return when each layer ran in forward and in backward."""
-    runs: dict[str, dict[str, list[list[float]]]] = {}
-    for layer, phase, start, end in leaf_runs(step):
-        runs.setdefault(layer, {}).setdefault(phase, []).append([elapsed(start), elapsed(end)])
-    return runs
+    passes: dict[str, dict[str, list[list[float]]]] = {}
+    for layer, phase, start, end in leaf_passes(step):
+        passes.setdefault(layer, {}).setdefault(phase, []).append([elapsed(start), elapsed(end)])
+    return passes
 
 
-def leaf_runs(step: Step) -> list[tuple[str, str, float, float]]:
-    """Return the runs of layers that hold no other layer."""
-    holders = {parent for layer, *_ in step.runs for parent in parents(layer)} | {ROOT}
-    return [run for run in step.runs if run[0] not in holders]
+def leaf_passes(step: Step) -> list[tuple[str, str, float, float]]:
+    """Return the passes through layers that hold no other layer."""
+    holders = {parent for layer, *_ in step.passes for parent in parents(layer)} | {ROOT}
+    return [each for each in step.passes if each[0] not in holders]
 
 
 def parents(name: str) -> list[str]:

@@ -12,6 +12,8 @@ from actnn.profiling.layers import LEAST_BYTES, Layer, kept_bytes, layers
 MOST_ROWS = 12
 CONTESTANTS = ("exact", "compressed")
 
+Rows = list[tuple[str, ...]]
+
 
 def lines(profile: Mapping[str, Any], whole_peak: bool, memory: int | None) -> list[str]:
     """Return the lines of a whole profile."""
@@ -48,13 +50,13 @@ def number(value: float | None, form: str) -> str:
 
 def totals(profile: Mapping[str, Any]) -> list[str]:
     """Return the totals of both contestants."""
-    cells = [("", *CONTESTANTS, "ratio")]
+    cells: Rows = [("", *CONTESTANTS, "ratio")]
     exact, compressed = (profile[name] for name in CONTESTANTS)
     for label, value in (
         ("kept for backward", kept_bytes),
-        ("peak of the step, replayed", lambda run: run["peak"]["bytes"]),
-        ("peak of the step, resident", lambda run: run["true_peak"]),
-        ("weights, gradients, optimizer", lambda run: sum(run["always_there"].values())),
+        ("peak of the step, replayed", lambda measured: measured["peak"]["bytes"]),
+        ("peak of the step, resident", lambda measured: measured["true_peak"]),
+        ("weights, gradients, optimizer", lambda measured: sum(measured["always_there"].values())),
     ):
         figures = value(exact), value(compressed)
         if None not in figures:
@@ -63,7 +65,7 @@ def totals(profile: Mapping[str, Any]) -> list[str]:
 
 
 def ratio(before: int, after: int) -> str:
-    """Return how many times less that is, to a figure that says something where it is more."""
+    """Return how many times less that is, with one significant figure where it is much more."""
     if not (before and after):
         return "-"
     return f"{before / after:.1f}x" if before >= after / 2 else f"{before / after:.1g}x"
@@ -75,7 +77,7 @@ def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str
     categories: dict[str, int] = {}
     for share in peak["shares"]:
         categories[share["category"]] = categories.get(share["category"], 0) + share["nbytes"]
-    cells = [("category", "bytes", "share")]
+    cells: Rows = [("category", "bytes", "share")]
     for category, nbytes in sorted(categories.items(), key=lambda item: -item[1]):
         cells.append((category, readable(nbytes), f"{100 * nbytes / total:.1f} %"))
     found = [f"The peak of {name} training, {readable(total)}:", *indented(aligned(cells)), ""]
@@ -92,7 +94,7 @@ def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str
 
 
 def moment_lines(peak: Mapping[str, Any]) -> list[str]:
-    """Return the fullest moments, one for each layer's run: what would be the peak if the one above it were gone."""
+    """Return the fullest moments, one for each pass of a layer: each would be the peak without those above it."""
     cells = [("fullest moments", "phase", "bytes", "of which")]
     for moment in peak["moments"]:
         parts = sorted(moment["categories"].items(), key=lambda part: -part[1])
@@ -102,7 +104,7 @@ def moment_lines(peak: Mapping[str, Any]) -> list[str]:
 
 
 def indented(text: Sequence[str]) -> list[str]:
-    """Return lines, each a little to the right."""
+    """Return lines, indented by two spaces."""
     return [f"  {line}" for line in text]
 
 

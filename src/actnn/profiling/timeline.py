@@ -73,12 +73,12 @@ class Timeline:
         ]
         return sorted(shares, key=lambda share: -share.nbytes)
 
-    def highest(self, runs: Iterable[tuple[str, str, float, float]], count: int) -> list[Moment]:
-        """Return the fullest moment of each run of a layer, the fullest runs first."""
+    def highest(self, passes: Iterable[tuple[str, str, float, float]], count: int) -> list[Moment]:
+        """Return the fullest moment of each pass of a layer, the fullest passes first."""
         times = [time for time, _, _ in self._changes]
         totals = list(accumulate(nbytes for _, nbytes, _ in self._changes))
         best: dict[tuple[str, str], tuple[int, float]] = {}
-        for layer, phase, start, end in runs:
+        for layer, phase, start, end in passes:
             within = range(bisect_left(times, start), bisect_right(times, end))
             if within:
                 fullest = max(within, key=totals.__getitem__)

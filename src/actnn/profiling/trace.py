@@ -1,6 +1,6 @@
 """A profiler's trace, read: when memory was taken and given back, and what ran meanwhile.
 
-The trace is a Chrome trace as torch.profiler exports it. What a recording adds to it are annotations named
+The trace is a Chrome trace as torch.profiler exports it. What Tracer adds to it are annotations named
 ``actnn|kind|…`` (see ``annotation``): spans of layers and phases, and marks that say what an address holds.
 """
 
@@ -83,14 +83,14 @@ class Block:
 
 @dataclass
 class Step:
-    """One recorded step: its blocks, when each layer ran, its phases, and samples of what lies outside the framework.
+    """One traced step: its blocks, when each layer ran, its phases, and samples of what lies outside the framework.
 
     ``outside`` holds (time, bytes, mark) of what a store keeps in memory of its own, codes or what autograd saved,
     which counts there from the moment on that it was stored; ``stored`` is all that was taken over from the framework.
     """
 
     blocks: list[Block] = field(default_factory=list)
-    runs: list[tuple[str, str, float, float]] = field(default_factory=list)
+    passes: list[tuple[str, str, float, float]] = field(default_factory=list)
     phases: dict[str, tuple[float, float]] = field(default_factory=dict)
     outside: list[tuple[float, int, str]] = field(default_factory=list)
     stored: int = 0
@@ -193,7 +193,7 @@ class _Sweep:
         stack = self._stacks.setdefault(subject.thread, [])
         if what == "begin":
             stack.append(subject)
-            self._note_run(subject, stack)
+            self._note_pass(subject, stack)
         elif what == "end":
             stack.remove(subject)
         elif what == "mark":
@@ -203,11 +203,11 @@ class _Sweep:
         elif (block := self._live.pop(subject.address, None)) is not None:
             block.end = subject.time
 
-    def _note_run(self, span: Span, stack: list[Span]) -> None:
+    def _note_pass(self, span: Span, stack: list[Span]) -> None:
         if span.kind == LAYER:
-            self._step.runs.append((span.value, phase_of(stack), span.start, span.end))
+            self._step.passes.append((span.value, phase_of(stack), span.start, span.end))
         elif span.is_node and (layer := self._layers.get(span.sequence or -1)):
-            self._step.runs.append((layer, phase_of(stack), span.start, span.end))
+            self._step.passes.append((layer, phase_of(stack), span.start, span.end))
 
     def _allocate(self, instant: Instant, stack: list[Span]) -> None:
         block = Block(instant.address, instant.nbytes, instant.time)
@@ -242,7 +242,7 @@ def phase_of(stack: list[Span]) -> str:
 
 
 def outermost_operator(stack: list[Span]) -> Span | None:
-    """Return the operator that was called last by what is no operator."""
+    """Return the outermost of the operators at the end of a stack: those within it are parts of its work."""
     found = None
     for span in reversed(stack):
         if not span.is_operator:

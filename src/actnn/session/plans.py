@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 from actnn import kernels
 from actnn.format import Family, Layout, uniform_layout
-from actnn.kernels.contract import Array, Backend
+from actnn.kernels.contract import AnyLayout, Array, Backend, Division
 from actnn.planning.learnt import signs
 from actnn.planning.records import Record
 from actnn.session.site import Site
@@ -23,7 +24,7 @@ class CodePlan:
 
     __slots__ = (
         *("backend", "direct", "elements", "epoch", "exact_bytes", "family", "layout", "order"),
-        *("planes", "signs", "site", "smaller"),
+        *("planes", "reading", "signs", "site", "smaller"),
     )
 
     def __init__(self, tensors: Tensors, site: Site, x: Array, order: Order, family: Family, smallest: Family) -> None:
@@ -38,6 +39,8 @@ class CodePlan:
         self.layout = self._average(family)
         self.smaller = self._average(smallest).nbytes < self.exact_bytes
         self.epoch, self.planes = -1, self.layout.planes
+        # how codes of the fixed width are read, made by whoever makes the first one
+        self.reading: Any = None
 
     def _average(self, family: Family) -> Layout:
         """Return the layout of a code at the average width, of which planning may make another."""
@@ -55,15 +58,18 @@ class CodePlan:
             self.epoch = planner.epoch
         return planner.record(self.site, layout, self.planes)
 
-    def encode(self, tensors: Tensors, x: Array) -> tuple[Array, Layout, Record | None]:
+    def laid_out(self, record: Record | None) -> tuple[AnyLayout, Division | None]:
+        """Return the layout of the next code, and how its samples divide its planes where widths are planned."""
+        if record is None:
+            return self.layout, None
+        return record.layout, self.site.session.planner.division(record)
+
+    def encode(self, tensors: Tensors, x: Array) -> tuple[Array, AnyLayout, Record | None]:
         """Return a code of ``x``, its layout, and its record where widths are planned."""
         site, record = self.site, self.record()
         session = site.session
         session.check_open()
-        if record is None:
-            layout, division = self.layout, None
-        else:
-            layout, division = record.layout, session.planner.division(record)
+        layout, division = self.laid_out(record)
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         values = x if self.direct else self.order.flat(x)
         if session.watch is None:
@@ -73,7 +79,7 @@ class CodePlan:
             session.watch(site, "encode", work)
         return buffer, layout, record
 
-    def account(self, layout: Layout, more_bytes: int = 0, exact_bytes: int = 0) -> None:
+    def account(self, layout: AnyLayout, more_bytes: int = 0, exact_bytes: int = 0) -> None:
         """Add a code, and what is kept beside it, to the account of the site."""
         planes = layout.planes * layout.elements
         self.site.keeps_code(self.elements, planes, self.signs, layout.nbytes + more_bytes, exact_bytes)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_PLANS = 64
 
 
-@dataclass
+@dataclass(slots=True)
 class Account:
     """What one site kept during one step: bytes with exact training and with codes, and who reads its codes.
 
@@ -40,7 +40,7 @@ class Account:
         return self.handed_bytes - sum(self.refused)
 
 
-@dataclass
+@dataclass(slots=True)
 class Readers:
     """Who read one code: a rectifier reads its sides, a map its values."""
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Key = tuple[int, Form]
 
+# forms that are remembered: where shapes never come again, they would pile up
+MOST_FORMS = 4096
+
 
 class Tag:
     """What is known of one tensor in one step: its producer and its code, and whether exact training would keep it.
@@ -66,6 +69,8 @@ class Tags:
 
     def __init__(self) -> None:
         self._tags: dict[Key, Tag] = {}
+        # one object for all equal forms: what lives through a forward is what the garbage collector walks through
+        self._forms: dict[Form, Form] = {}
 
     def find(self, tensors: Tensors, x: Array, form: Form) -> Tag | None:
         """Return the tag of a tensor, None where there is none or the tensor was changed since."""
@@ -86,7 +91,7 @@ class Tags:
     def fresh(self, tensors: Tensors, x: Array, form: Form) -> Tag:
         """Return a new tag for a tensor, in the place of any other."""
         memory = Memory(tensors.memory(x), forget)
-        key = memory.key = tensors.pointer(x), form
+        key = memory.key = tensors.pointer(x), self._forms.setdefault(form, form)
         memory.tags = self._tags
         tag = self._tags[key] = Tag(memory, tensors.version(x))
         return tag
@@ -94,6 +99,8 @@ class Tags:
     def clear(self) -> None:
         """Forget all tags."""
         self._tags.clear()
+        if len(self._forms) > MOST_FORMS:
+            self._forms.clear()
 
     def __len__(self) -> int:
         return len(self._tags)

@@ -56,13 +56,14 @@ class QModule(Wrapper, nn.Module):
         layers = list(model.named_modules())
         self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Module)), SHARED)
 
-    def _prepared(self, forward: Any) -> Any:
+    def _compiled(self) -> bool:
         policy = self._session.policy
-        # torch.compile would trace, and freeze, what a session decides anew in every step; without this module, whose
-        # import takes long, nothing compiles
-        if "torch._dynamo" in sys.modules and torch.is_grad_enabled() and (policy.compress or policy.swap):
-            return torch.compiler.disable(forward)
-        return forward
+        # without this module, whose import takes long, nothing compiles
+        return "torch._dynamo" in sys.modules and torch.is_grad_enabled() and (policy.compress or policy.swap)
+
+    def _uncompiled(self, forward: Any) -> Any:
+        # torch.compile would trace, and freeze, what a session decides anew in every step
+        return torch.compiler.disable(forward)
 
     def _recording(self) -> bool:
         return torch.is_grad_enabled()

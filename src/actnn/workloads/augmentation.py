@@ -66,9 +66,9 @@ class Shifted:
     seed: int
 
     @property
-    def count(self) -> int:
+    def image_count(self) -> int:
         """How many images there are."""
-        return self.images.count
+        return self.images.image_count
 
     @property
     def labels(self) -> Tensor:

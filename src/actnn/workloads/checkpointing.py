@@ -19,12 +19,13 @@ def checkpointed(model: nn.Module) -> nn.Module:
 
     blocks = [layer for layer in model.modules() if type(layer).__name__ in BLOCKS]
     if not blocks:
-        if not isinstance(getattr(model, "features", None), nn.Sequential):
+        features = getattr(model, "features", None)
+        if not isinstance(features, nn.Sequential):
             raise UnsupportedError(
                 f"a {type(model).__name__} cannot be cut into parts for checkpointing: expected layers of a type among "
                 f"{', '.join(BLOCKS)}, or a chain of layers named features. Leave the contestant checkpoint out."
             )
-        blocks = stages(model.features)
+        blocks = stages(features)
         model.features = nn.Sequential(*blocks)
     for block in blocks:
         block.forward = _Recomputed(block.forward, checkpoint)

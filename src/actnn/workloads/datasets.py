@@ -37,7 +37,7 @@ class Images(Protocol):
     """Images with their labels, of which batches are taken by position."""
 
     @property
-    def count(self) -> int:
+    def image_count(self) -> int:
         """How many images there are."""
 
     @property
@@ -61,7 +61,7 @@ class Part(NamedTuple):
     labels: Tensor
 
     @property
-    def count(self) -> int:
+    def image_count(self) -> int:
         """How many images there are."""
         return len(self.labels)
 

@@ -29,7 +29,8 @@ def fcn_hrnet_w48(classes: int, channels: int) -> nn.Module:
         bottleneck(STEM, STEM, STEM, 1),
         *(bottleneck(4 * STEM, STEM, STEM, 1) for _ in range(BLOCKS - 1)),
     )
-    return parts["Segmentation"](stem, parts["Trunk"](4 * STEM), head(classes))
+    model: nn.Module = parts["Segmentation"](stem, parts["Trunk"](4 * STEM), head(classes))
+    return model
 
 
 def head(classes: int) -> nn.Module:
@@ -77,7 +78,7 @@ def types() -> dict[str, Any]:
             self.branches = nn.ModuleList(
                 nn.Sequential(*(block(width, width, width, 1) for _ in range(BLOCKS))) for width in WIDTHS[:count]
             )
-            self.paths = nn.ModuleList(
+            self.paths: Any = nn.ModuleList(
                 nn.ModuleList(path(source, target) for source in range(count)) for target in range(count)
             )
             self.relu = nn.ReLU()

@@ -23,7 +23,7 @@ EXPECTED = "expected a folder for each class, or train and val with one for each
 
 CHANNELS = 3
 # of the pixels of ImageNet's photographs, as everybody normalises them
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN, DEVIATION = np.array([(0.485, 0.456, 0.406), (0.229, 0.224, 0.225)], np.float32)
 # photographs show their subject in the middle
 CENTRAL_SHARE = 7 / 8
 READERS = 2
@@ -109,7 +109,7 @@ class FolderImages:
         self._last: tuple[Any, Tensor] | None = None
 
     @property
-    def count(self) -> int:
+    def image_count(self) -> int:
         """How many images there are."""
         return len(self.files)
 
@@ -150,17 +150,18 @@ class FolderImages:
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
             # Pillow's readers raise all of these for damaged files
             raise DataError(f"{path} cannot be read as an image ({problem}): remove or replace it.") from problem
-        values = (np.asarray(pixels, np.float32) / 255 - np.float32(MEAN)) / np.float32(DEVIATION)
+        values = (np.asarray(pixels, np.float32) / 255 - MEAN) / DEVIATION
         return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
 
     def square(self, image: Any, position: int, epoch: int | None) -> Any:
         """Return a part of an image, scaled to the wanted size."""
         from PIL import Image
 
+        width, height = image.size
         if self.seed is None or epoch is None:
-            box = central_box(*image.size, CENTRAL_SHARE)
+            box = central_box(width, height, CENTRAL_SHARE)
         else:
-            box = random_box(*image.size, random_of(self.seed, epoch, position))
+            box = random_box(width, height, random_of(self.seed, epoch, position))
         scaled = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box[:4])
         return scaled.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if box.mirrored else scaled
 

@@ -22,14 +22,15 @@ from actnn.workloads.small_resnet import small_resnet
 if TYPE_CHECKING:
     from torch import nn
 
-Builder = Callable[[int, int], Any]
+# takes how many classes a model tells apart and how many channels images have
+Builder = Callable[[int, int], "nn.Module"]
 
 OWN: Mapping[str, Builder] = {
     "small_resnet": lambda classes, channels: small_resnet(classes, inputs=channels),
     "fcn_hrnet_w48": fcn_hrnet_w48,
     **{name: partial(resnets.resnet, shape) for name, shape in resnets.SHAPES.items()},
 }
-# families with a number in their name: the seeds' scaled ResNet, by depth and by width; Python reads 4300 digits
+# families with a number in their name: the scaled ResNet, by depth and by width; Python reads 4300 digits
 SCALED: Mapping[str, Callable[[int], resnets.Shape]] = {
     r"resnet-(\d{1,99})": resnets.deep,
     r"wide-resnet-(\d{1,99})": resnets.wide,
@@ -64,7 +65,7 @@ def build(name: str, *, classes: int = 1000, channels: int = 3) -> nn.Module:
 
 
 def unknown(name: str, known: Iterable[str], missing: list[str]) -> Exception:
-    """Return the error for a name that nobody knows; where a package is missing it might have been one of its."""
+    """Return the error for an unknown name; it names missing packages, since the model may be one of theirs."""
     # several packages have a ResNet-50
     close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected {HELP}."
@@ -108,17 +109,10 @@ def adapted(model: nn.Module, channels: int) -> nn.Module:
 
     if channels == 3:
         return model
-    name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
-    replaced = nn.Conv2d(
-        channels,
-        first.out_channels,
-        first.kernel_size,
-        first.stride,
-        first.padding,
-        first.dilation,
-        bias=first.bias is not None,
-    )
-    parent, _, own = name.rpartition(".")
+    place, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
+    shape: dict[str, Any] = {name: getattr(first, name) for name in ("kernel_size", "stride", "padding", "dilation")}
+    replaced = nn.Conv2d(channels, first.out_channels, **shape, bias=first.bias is not None)
+    parent, _, own = place.rpartition(".")
     setattr(model.get_submodule(parent), own, replaced)
     return model
 
@@ -146,7 +140,7 @@ def from_function(name: str, classes: int, channels: int) -> nn.Module:
 
 @contextmanager
 def one_line(name: str, fails: str) -> Iterator[None]:
-    """Raise ConfigError with how a model fails; the user's code may raise anything, and even end the program."""
+    """Turn any error of the user's code, and an attempt to end the program, into a ConfigError of one line."""
     try:
         yield
     except ActnnError:

@@ -1,4 +1,4 @@
-"""ResNets in plain torch, with the names and shapes of torchvision's, and the seeds' deeper and wider ones."""
+"""ResNets in plain torch, with the names and shapes of torchvision's, and scaled ones of any depth and width."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 CHANNELS = (64, 128, 256, 512)
 # blocks of ResNet-152; the scaled ones add to the second and third stage
@@ -61,7 +61,8 @@ def check_scale(what: str, given: int, least: int, most: int) -> None:
 
 def resnet(shape: Shape, classes: int, channels: int) -> nn.Module:
     """Return a fresh ResNet of a shape."""
-    return types()["ResNet"](shape, classes, channels)
+    model: nn.Module = types()["ResNet"](shape, classes, channels)
+    return model
 
 
 @cache
@@ -92,7 +93,7 @@ def types() -> dict[str, Any]:
             if (inputs, stride) != (outputs, 1):
                 self.downsample = nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Any) -> Any:
             identity = x if self.downsample is None else self.downsample(x)
             for place in range(1, len(self.kernels) + 1):
                 x = getattr(self, f"bn{place}")(getattr(self, f"conv{place}")(x))
@@ -133,9 +134,10 @@ def types() -> dict[str, Any]:
                 if isinstance(layer, nn.Conv2d):
                     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Any) -> Any:
             x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-            x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+            for stage in range(len(CHANNELS)):
+                x = getattr(self, f"layer{stage + 1}")(x)
             return self.fc(self.avgpool(x).flatten(1))
 
     return {"ResNet": ResNet, "BasicBlock": BasicBlock, "Bottleneck": Bottleneck}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -52,7 +51,7 @@ class Task:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a child needs to do the same."""
+        """The fields as plain data, from which a child makes the same task."""
         return asdict(self)
 
     @staticmethod
@@ -60,9 +59,9 @@ class Task:
         """Return the task of some settings."""
         return Task(**settings)
 
-    def record(self, contestant: str) -> dict[str, Any]:
-        """Return what makes a run of one contestant the same run as another."""
-        figures = {"contestant": contestant, "framework": self.framework, "model": self.model}
+    def run_of(self, contestant: str) -> dict[str, Any]:
+        """Return the settings of the run of one contestant, which its record repeats."""
+        figures: dict[str, Any] = {"contestant": contestant, "framework": self.framework, "model": self.model}
         figures |= {"batch": self.batch, "size": self.size, "bits": self.width_of(contestant), "threads": self.threads}
         changed = {field.name: getattr(self, field.name) for field in fields(self) if field.name in VARIANTS}
         return figures | {name: value for name, value in changed.items() if value != VARIANTS[name]}
@@ -77,15 +76,6 @@ class Task:
 VARIANTS = {
     field.name: field.default for field in fields(Task) if field.name in ("channels_last", "rounding", "share_codes")
 }
-
-
-def task_of(arguments: Namespace, **changed: Any) -> Task:
-    """Return the task that arguments describe; ``changed`` are its other fields."""
-    model = changed.get("model", getattr(arguments, "model", None))
-    height, width = getattr(arguments, "size", None) or SIZES.get(model, IMAGENET_SIZE)
-    known = {"model": model, "height": height, "width": width}
-    known |= {name: getattr(arguments, name) for name in ("framework", "bits", "threads")}
-    return Task(**(known | changed))
 
 
 def words_of(run: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from actnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from actnn.workloads.datasets import DataSet
 
@@ -58,15 +58,18 @@ def step_count(images: int, batch: int, epochs: int) -> int:
 
 
 def compressed(
-    model: nn.Module,
+    model: Any,
     level: str,
     bits: float | None = None,
     *,
     seed: int = 0,
     memory: str | float | None = None,
     **settings: Any,
-) -> nn.Module:
-    """Convert a model at a level and a width, None for the level's own; ``settings`` are others of ``actnn.config``."""
+) -> Any:
+    """Convert a model of either framework at a level and a width, None for the level's own.
+
+    ``settings`` are others of ``actnn.config``.
+    """
     import actnn
 
     actnn.set_optimization_level(level)
@@ -86,7 +89,7 @@ class Training:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         data: DataSet,
         *,
         batch: int,
@@ -113,7 +116,7 @@ class Training:
     @property
     def steps_of_epoch(self) -> int:
         """How many steps an epoch has."""
-        return step_count(self.data.train.count, self.batch, 1)
+        return step_count(self.data.train.image_count, self.batch, 1)
 
     @property
     def epoch_is_over(self) -> bool:
@@ -124,7 +127,7 @@ class Training:
         """Yield the positions of one epoch's images, a batch at a time, in a new random order."""
         import torch
 
-        yield from torch.randperm(self.data.train.count, generator=self.shuffle).split(self.batch)
+        yield from torch.randperm(self.data.train.image_count, generator=self.shuffle).split(self.batch)
 
     def step(self, positions: Tensor, watched: AbstractContextManager[Any] | None = None) -> float:
         """Take one step on some images and return the loss; ``watched`` is entered around the forward pass."""
@@ -143,7 +146,7 @@ class Training:
         self.optimizer.step()
         self.taken += 1
         self.after_step()
-        return loss.item()
+        return float(loss.item())
 
     def advance(self, watched: AbstractContextManager[Any] | None = None) -> float:
         """Take the next step of this epoch and return its loss."""
@@ -178,12 +181,12 @@ class Training:
         was_training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            for positions in torch.arange(test.count).split(self.batch):
+            for positions in torch.arange(test.image_count).split(self.batch):
                 images, labels = test.batch(positions, None)
                 right += int((self._scores(images).argmax(1) == labels).sum())
                 after_batch()
         self.model.train(was_training)
-        return right / test.count
+        return right / test.image_count
 
     def state_dict(self) -> dict[str, Any]:
         """Return, between steps, all that the next ones depend on; safe to store with ``torch.save``."""
@@ -213,7 +216,7 @@ class Training:
         self._shuffled = state["shuffled"]
         self._order = list(self.batches()) if self.done else []
 
-    def _scores(self, images: Tensor) -> Tensor:
+    def _scores(self, images: Tensor) -> Any:
         import torch
 
         if self.recipe.channels_last:

@@ -3,46 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from actnn.amounts import readable
 from actnn.console.progress import progress_bars
+from actnn.workloads.runs.figures import Figures, Outcome
 
 SMOOTHING = 0.9
 # short enough for all figures to fit beside it
 BAR_WIDTH = 16
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What one step of one training tells; what was not measured is None."""
-
-    loss: float
-    images_per_second: float
-    kept_bytes: int | None
-    resident_bytes: int | None
-
-    def __str__(self) -> str:
-        words = [f"loss {self.loss:.3f}", f"{self.images_per_second:.0f} images/s"]
-        amounts = {"kept": self.kept_bytes, "resident": self.resident_bytes}
-        words += [f"{name} {readable(amount)}" for name, amount in amounts.items() if amount is not None]
-        return " · ".join(words)
-
-
-@dataclass
-class Outcome:
-    """What one training reached so far: its last epoch's figures, the seconds of all its steps, and bytes kept.
-
-    ``within_budget`` is whether any step kept no more than a memory budget allows, None where there is none.
-    """
-
-    loss: float | None = None
-    accuracy: float | None = None
-    seconds: float = 0.0
-    kept_bytes: int | None = None
-    within_budget: bool | None = None
 
 
 class Display:
@@ -61,7 +30,9 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def step(self, name: str, taken: int, figures: Figures) -> None:
@@ -71,14 +42,11 @@ class Display:
         shown = Figures(figures.loss, self._speeds[name], figures.kept_bytes, figures.resident_bytes)
         self._progress.update(self._bars[name], completed=taken, figures=str(shown))
 
-    def say(self, line: str) -> None:
+    def epoch(self, name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> None:
         """Print a line above the bars."""
+        reached = f"loss {outcome.loss:.4f}, accuracy {outcome.accuracy:.2%}"
+        line = f"epoch {number}/{epochs}, {name}: {reached}, {speed:.0f} images/s"
         self._console.print(line, highlight=False, soft_wrap=True)
-
-
-def epoch_line(name: str, epoch: int, epochs: int, loss: float, accuracy: float, speed: float) -> str:
-    """Return what is said after an epoch."""
-    return f"epoch {epoch}/{epochs}, {name}: loss {loss:.4f}, accuracy {accuracy:.2%}, {speed:.0f} images/s"
 
 
 def show(outcomes: Mapping[str, Outcome], epochs: int) -> None:
@@ -93,10 +61,11 @@ def show(outcomes: Mapping[str, Outcome], epochs: int) -> None:
         ("kept for backward", [kept(outcome.kept_bytes) for outcome in outcomes.values()]),
     ]
     table = Table("", *outcomes)
-    differences: Sequence[Any] = [()] * len(rows)
+    differences: Sequence[tuple[str, ...]] = [()] * len(rows)
     if len(outcomes) == 2:
         table.add_column("difference")
-        differences = [(text,) for text in differences_of(*outcomes.values(), epochs=epochs)]
+        exact, ours = outcomes.values()
+        differences = [(text,) for text in differences_of(exact, ours)]
     for (label, cells), difference in zip(rows, differences, strict=True):
         table.add_row(label, *cells, *difference)
     Console().print(table)
@@ -107,13 +76,13 @@ def kept(nbytes: int | None) -> str:
     return "not measured" if nbytes is None else readable(nbytes)
 
 
-def differences_of(exact: Outcome, ours: Outcome, epochs: int) -> list[str]:
+def differences_of(exact: Outcome, ours: Outcome) -> list[str]:
     """Return in words how the second of two trainings differs from the first."""
     times = ours.seconds / exact.seconds if exact.seconds else 1.0
     ratio = f"{exact.kept_bytes / ours.kept_bytes:.1f}× less" if exact.kept_bytes and ours.kept_bytes else ""
     return [
-        f"{100 * (ours.accuracy - exact.accuracy):+.2f} points",
-        f"{ours.loss - exact.loss:+.4f}",
+        f"{100 * ((ours.accuracy or 0.0) - (exact.accuracy or 0.0)):+.2f} points",
+        f"{(ours.loss or 0.0) - (exact.loss or 0.0):+.4f}",
         f"{times:.2f}× the time",
         ratio,
     ]

@@ -1,28 +1,24 @@
-"""What a run of ``actnn train`` is asked to do: its arguments, and the settings that its result depends on."""
+"""The arguments of ``actnn train``, read into the settings of a run and the options of how it is carried out."""
 
 from __future__ import annotations
 
 import os
 import re
-from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from actnn.bench.arguments import amount, width
-from actnn.console.arguments import LARGEST, MOST_THREADS, Parser, at_least, folder, number_from
-from actnn.errors import ConfigError
+from actnn.console.arguments import LARGEST, MOST_THREADS, Parser, amount, at_least, folder, number_from, width
 from actnn.settings import LEVELS
 from actnn.workloads import models
-from actnn.workloads.training import PEAK_RATE, Recipe
+from actnn.workloads.runs.settings import IDX, SIZE, Every, Options, Settings
+from actnn.workloads.training import PEAK_RATE
 
 EXAMPLE = "actnn train --data digits --model small_resnet --level L3 --epochs 2 --out runs/digits"
 DESCRIPTION = """\
 Train an image classifier with compressed activations. A run that was killed or interrupted goes on with the same
 command and --resume, and ends with the very weights that it would have had anyway."""
-SIZE, MOST_SIZE = 224, 16384
-IDX = "idx:"
+MOST_SIZE = 16384
 MOMENTUM, WEIGHT_DECAY, WARM_UP = 0.9, 5e-4, 0.1
 MOST_SEED = 2**63 - 1
 
@@ -30,81 +26,8 @@ positive = number_from(5e-324, LARGEST, f"a number above 0 and up to {LARGEST:g}
 share = number_from(0, 0.999, "a share from 0 to 0.999")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Everything that the result of a run depends on; a checkpoint serves only a run with equal ones."""
-
-    data: str
-    data_dir: str | None
-    size: int | None
-    images: int | None
-    augment: bool
-    model: str
-    level: str
-    bits: float | None
-    memory: int | None
-    samples: bool
-    epochs: int
-    batch: int
-    rate: float
-    warm_up: float
-    momentum: float
-    weight_decay: float
-    label_smoothing: float
-    amp: str | None
-    channels_last: bool
-    seed: int
-    compare: str | None
-
-    @property
-    def recipe(self) -> Recipe:
-        """How weights learn."""
-        return Recipe(
-            rate=self.rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            label_smoothing=self.label_smoothing,
-            warm_up=self.warm_up,
-            bf16=self.amp == "bf16",
-            channels_last=self.channels_last,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain data."""
-        return asdict(self)
-
-    def check_equal(self, saved: dict[str, Any], where: Path) -> None:
-        """Raise ConfigError where a checkpoint belongs to a run with other settings; say which."""
-        own = self.as_dict()
-        differing = [name for name in own if own[name] != saved.get(name)]
-        if differing:
-            said = ", ".join(f"{flag(name)} {saved.get(name)} (now {own[name]})" for name in differing)
-            raise ConfigError(
-                f"the run in {where} was started with {said}: resume with the same settings, or name another --out."
-            )
-
-
-@dataclass(frozen=True)
-class Every:
-    """How often something is done: after so many steps or so many seconds."""
-
-    steps: int | None = None
-    seconds: float | None = None
-
-    def due(self, steps: int, seconds: float) -> bool:
-        """Tell whether it is time, so long after the last time."""
-        return (self.steps is not None and steps >= self.steps) or (
-            self.seconds is not None and seconds >= self.seconds
-        )
-
-
-def flag(name: str) -> str:
-    """Return the argument that gives a setting."""
-    return f"--{name.replace('_', '-')}"
-
-
-def parse(argv: Sequence[str]) -> tuple[Settings, Namespace]:
-    """Read the arguments: the settings of a run, and where and how it runs."""
+def parse(argv: Sequence[str]) -> tuple[Settings, Options]:
+    """Read the arguments into the settings of a run and its options."""
     parser = Parser(
         prog="actnn train",
         description=DESCRIPTION,
@@ -120,16 +43,15 @@ def parse(argv: Sequence[str]) -> tuple[Settings, Namespace]:
     settings = Settings(**{name: given.pop(name) for name in Settings.__dataclass_fields__})
     if settings.compare and settings.level == "L0":
         parser.error("--compare exact compares with --level L0, which is exact already: choose another level")
-    arguments = Namespace(**given)
-    if arguments.resume and arguments.overwrite:
+    if given["resume"] and given["overwrite"]:
         parser.error("--resume goes on with a run and --overwrite replaces it: choose one")
-    if arguments.out is None:
-        arguments.out = Path("runs") / own_name(settings)
-    return settings, arguments
+    if given["out"] is None:
+        given["out"] = Path("runs") / own_name(settings)
+    return settings, Options(**given)
 
 
 def own_name(settings: Settings) -> str:
-    """Return what a run is called where nobody named a folder for it; the name does not begin as a hidden file's."""
+    """Return the name of a run's folder where none is given; it does not begin with a dot, which would hide it."""
     images = os.path.basename(os.path.abspath(settings.data.removeprefix(IDX)))
     return re.sub(r"[^\w.-]+", "-", "-".join((images, settings.model, settings.level))).lstrip("-.")
 

@@ -1,5 +1,5 @@
 const data = JSON.parse(document.getElementById("data").textContent);
-const { exact, compressed } = data.runs;
+const { exact, compressed } = data.contestants;
 const { settings } = data;
 const find = (id) => document.getElementById(id);
 const LEVEL = data.average_bits === null ? settings.level : `${settings.level}, ${settings.bits} bits`;
@@ -44,18 +44,18 @@ function figures() {
 
 function timeline(onLayer) {
   find("timeline-note").textContent = `All that the step takes, above what is always there: weights, gradients and the optimizer's state, ${bytes(always)}. Point at it to see what is held.`;
-  const charts = Object.entries(data.runs).map(([name, run]) => new Chart(find("charts"), TITLES[name], run, find("tooltip"), onLayer));
-  const order = [...new Set([...Object.keys(exact.runs), ...Object.keys(exact.layers), ...Object.keys(compressed.layers)])].filter((name) => name !== "");
+  const charts = Object.entries(data.contestants).map(([name, contestant]) => new Chart(find("charts"), TITLES[name], contestant, find("tooltip"), onLayer));
+  const order = [...new Set([...Object.keys(exact.passes), ...Object.keys(exact.layers), ...Object.keys(compressed.layers)])].filter((name) => name !== "");
   const depth = groupDepth(order);
   const all = [...new Set(order.map((name) => groupOf(name, depth)))];
   const groups = [...(all.length > 2 * MOST_GROUPS ? all.slice(0, 2 * MOST_GROUPS) : all), OUTSIDE_LAYERS];
   const chosen = (name) => document.querySelector(`input[name="${name}"]:checked`).value;
   const render = () => {
-    const most = Math.max(...charts.map((chart) => chart.run.peak.bytes));
-    const seriesOf = (run) => (chosen("stack") === "category" ? categorySeries(run, data.categories) : layerSeries(run, groups, depth));
+    const most = Math.max(...charts.map((chart) => chart.contestant.peak.bytes));
+    const seriesOf = (contestant) => (chosen("stack") === "category" ? categorySeries(contestant, data.categories) : layerSeries(contestant, groups, depth));
     const drawn = charts.map((chart) => {
-      const series = seriesOf(chart.run);
-      chart.render(series, chosen("scale") === "same" ? most : chart.run.peak.bytes);
+      const series = seriesOf(chart.contestant);
+      chart.render(series, chosen("scale") === "same" ? most : chart.contestant.peak.bytes);
       return series;
     });
     legend(drawn, charts);
@@ -71,7 +71,7 @@ function timeline(onLayer) {
 function legend(drawn, charts) {
   const meanings = new Map(data.categories.map((category) => [category.name, category.meaning]));
   // a curve too thin to be seen needs no name
-  const least = Math.max(...charts.map((chart) => chart.run.peak.bytes)) * 1e-3;
+  const least = Math.max(...charts.map((chart) => chart.contestant.peak.bytes)) * 1e-3;
   const used = drawn[0].filter((_, index) => drawn.some((series) => series[index].values.some((held) => held > least)));
   find("legend").replaceChildren(...used.map(({ name, color }) => {
     const entry = make("li", { title: meanings.get(name) ?? "", "data-name": name }, chip(color), name);
@@ -88,19 +88,19 @@ function words() {
   const line = (texts, tag) => make("tr", {}, ...texts.map((text, index) => make(tag, { class: index ? "figure-cell" : "" }, text)));
   const rows = [
     line(["exact (replayed)", bytes(exact.kept_bytes), bytes(exact.peak.bytes), ""], "td"),
-    line([`${LEVEL} (this run)`, bytes(compressed.kept_bytes), bytes(compressed.peak.bytes), ratio(exact.peak.bytes, compressed.peak.bytes)], "td"),
+    line([`${LEVEL} (measured)`, bytes(compressed.kept_bytes), bytes(compressed.peak.bytes), ratio(exact.peak.bytes, compressed.peak.bytes)], "td"),
     ...data.forecasts.filter((found) => found.level !== settings.level || found.bits !== settings.bits).map((found) => line([`${found.level}, ${found.bits} bits`, bytes(found.kept_bytes), bytes(found.peak_bytes), ratio(exact.peak.bytes, found.peak_bytes)], "td")),
   ];
   find("forecasts").append(
     make("h3", {}, "What other settings would take"),
     make("table", { class: "small" }, make("thead", {}, line(head, "th")), make("tbody", {}, ...rows)),
-    make("p", { class: "note" }, "Computed, not measured: this run's codes scaled to another width, everything else as it was. At L4 codes are on disk; what of them may be in memory counts in full, so both figures are upper bounds."),
+    make("p", { class: "note" }, "Computed, not measured: the measured codes scaled to another width, everything else as it was. At L4 codes are on disk; what of them may be in memory counts in full, so both figures are upper bounds."),
   );
 }
 
 function peaks() {
   const widest = Math.max(exact.peak.bytes, compressed.peak.bytes, 1);
-  for (const [name, { peak }] of Object.entries(data.runs)) {
+  for (const [name, { peak }] of Object.entries(data.contestants)) {
     const sums = data.categories.map((category) => peak.shares.filter((share) => share.category === category.name).reduce((sum, share) => sum + share.nbytes, 0));
     const bar = make("div", { class: "bar", role: "img", "aria-label": `${TITLES[name]} by category`, style: `width:${(100 * peak.bytes / widest).toFixed(2)}%` });
     sums.forEach((held, index) => {
@@ -123,7 +123,7 @@ function peaks() {
 }
 
 function footer() {
-  const agreement = (run) => (run.true_peak ? `${bytes(run.peak.bytes)} replayed, ${bytes(run.true_peak)} resident` : `${bytes(run.peak.bytes)} replayed`);
+  const agreement = ({ peak, true_peak: seen }) => (seen ? `${bytes(peak.bytes)} replayed, ${bytes(seen)} resident` : `${bytes(peak.bytes)} replayed`);
   const { machine } = data;
   const versions = Object.entries(machine.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
   find("footer").append(

@@ -1,21 +1,24 @@
-"""Contestants in PaddlePaddle; models are those of ``paddle.vision``."""
+"""Contestants in PaddlePaddle; models are those of ``paddle.vision``, and the small ResNet."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError, UnsupportedError
 from actnn.workloads.frameworks.trainee import MOMENTUM, Trainee, contest
+from actnn.workloads.small_resnet import small_resnet_of_paddle
 from actnn.workloads.task import CHECKPOINT, EXACT, SWAP, Task
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from paddle import Tensor, nn
+    from paddle import Tensor
 
+SMALL_RESNET = "small_resnet"
 BLOCKS = ("BasicBlock", "BottleneckBlock", "DenseLayer", "InvertedResidual")
 
 
@@ -27,7 +30,7 @@ class PaddleTrainee(Trainee):
 
         if task.channels_last:
             raise UnsupportedError("Paddle's models have no channels_last layout: leave --channels-last out.")
-        paddle.set_device("cpu")
+        paddle.device.set_device("cpu")
         paddle.base.core.set_num_threads(task.threads)
         # Paddle read it when it was imported; the kernels do in every call
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
@@ -73,23 +76,28 @@ class PaddleTrainee(Trainee):
         network = report.kept_bytes - report.swapped_bytes
         return {"kept_bytes": network + kept.total, "loss_bytes": kept.total}
 
+    def layers(self) -> Iterable[Any]:
+        yield from self.model.sublayers(include_self=True)
+
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         return sum(tensor.size * tensor.element_size() for tensor in tensors)
 
 
-def build(name: str, classes: int) -> nn.Layer:
+def build(name: str, classes: int) -> Any:
     """Return a fresh model by the name of its function in ``paddle.vision.models``, ``vgg16_bn`` with batch norm."""
     from paddle.vision import models
 
-    known = {each: {} for each in models.__all__ if each.islower()}
+    if name == SMALL_RESNET:
+        return small_resnet_of_paddle(classes)
+    known: dict[str, dict[str, Any]] = {each: {} for each in models.__all__ if each.islower()}
     known |= {f"{each}_bn": {"batch_norm": True} for each in known if each.startswith("vgg")}
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3) or known
+        close = difflib.get_close_matches(name, [*known, SMALL_RESNET], n=3) or known
         raise ConfigError(f"Paddle has no model {name!r}: expected a name such as {', '.join(close)}.")
     return getattr(models, name.removesuffix("_bn"))(num_classes=classes, **known[name])
 
 
-def recomputed(model: nn.Layer) -> nn.Layer:
+def recomputed(model: Any) -> Any:
     """Let every block keep only its input and compute the rest anew in backward."""
     from paddle.distributed.fleet.utils import recompute
 
@@ -100,8 +108,8 @@ def recomputed(model: nn.Layer) -> nn.Layer:
             f"{', '.join(BLOCKS)}. Leave the contestant checkpoint out."
         )
     for block in blocks:
-        block.forward = lambda x, forward=block.forward: recompute(forward, x)
+        block.forward = partial(recompute, block.forward)
     return model
 
 
-PLAIN: dict[str, Callable[[Any], nn.Layer]] = {EXACT: lambda model: model, CHECKPOINT: recomputed}
+PLAIN: dict[str, Callable[[Any], Any]] = {EXACT: lambda model: model, CHECKPOINT: recomputed}

@@ -34,7 +34,7 @@ class TorchTrainee(Trainee):
 
         torch.set_num_threads(task.threads)
         torch.manual_seed(task.seed)
-        model = models.build(task.model, classes=task.classes)
+        model: Any = models.build(task.model, classes=task.classes)
         self.model = contest(task, contestant, model.to(memory_format=form_of(task)), PLAIN)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=task.rate, momentum=MOMENTUM)
         self.load(task)
@@ -65,6 +65,9 @@ class TorchTrainee(Trainee):
         from actnn.torch.memory import KeptBytes
 
         return KeptBytes(self.model)
+
+    def layers(self) -> Iterable[Any]:
+        yield from self.model.modules()
 
     def bytes_of(self, tensors: Iterable[Tensor]) -> int:
         return sum(tensor.nbytes for tensor in tensors)

@@ -48,6 +48,10 @@ class Trainee(ABC):
         """Return a context that counts what autograd keeps, as ``total``."""
 
     @abstractmethod
+    def layers(self) -> Iterable[Any]:
+        """Return all modules of the model, the model among them."""
+
+    @abstractmethod
     def bytes_of(self, tensors: Iterable[Any]) -> int:
         """Return the bytes of some tensors."""
 
@@ -65,7 +69,7 @@ class Trainee(ABC):
         self.clear(keep_gradients)
         loss = self.forward()
         self.finish(loss)
-        return float(loss)
+        return float(loss.item())
 
     def kept(self) -> dict[str, int]:
         """Return ``kept_bytes``, all that autograd keeps after a forward, and ``loss_bytes``, the loss's share."""
@@ -75,6 +79,10 @@ class Trainee(ABC):
             loss = self.loss(outputs)
         del outputs, loss
         return {"kept_bytes": kept.total, "loss_bytes": kept.total - network}
+
+    def leaf_count(self) -> int:
+        """Return how many modules of the model hold no other one."""
+        return sum(not any(True for _ in layer.children()) for layer in self.layers())
 
     def own_bytes(self) -> int:
         """Return the bytes of parameters, buffers, gradients, the optimizer's state and the batch."""

@@ -7,8 +7,8 @@ import fcntl
 
 import pytest
 
-from actnn.cli.train.lock import alone
 from actnn.errors import ConfigError
+from actnn.workloads.runs.lock import alone
 
 
 def test_a_second_run_in_a_folder_is_refused_until_the_first_has_ended(tmp_path):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from actnn.cli.train.checkpoint import said
 from actnn.errors import ConfigError
+from actnn.workloads.runs.checkpoint import said
 
 
 @contextmanager

@@ -65,7 +65,8 @@ def load(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"the checkpoint {path} cannot be read ({reason}). {advice}") from problem
     if not is_whole(state):
         raise CheckpointError(f"{path} is not a checkpoint of this version of actnn train. {advice}")
-    return state
+    whole: dict[str, Any] = state
+    return whole
 
 
 def is_whole(state: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a run trains: its images, and one training, or one and its exact twin."""
+"""What a run trains: its images, and one training, or two where it is compared with exact training."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actnn.cli.train.options import IDX, SIZE, Settings
 from actnn.console.extras import require
 from actnn.errors import ConfigError
 from actnn.workloads import datasets, models
 from actnn.workloads.augmentation import Shifted
 from actnn.workloads.datasets import DataError, DataSet
 from actnn.workloads.image_folder import image_folder
+from actnn.workloads.runs.settings import IDX, SIZE, Settings
 from actnn.workloads.training import Training, compressed, step_count
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def load_data(settings: Settings) -> DataSet:
     data = named_data(settings) if named else folder_data(settings)
     if settings.augment and named:
         data = data._replace(train=Shifted(data.train, settings.seed))
-    data = data.limited(settings.images or data.train.count)
-    if data.train.count % settings.batch == 1:
+    data = data.limited(settings.images or data.train.image_count)
+    if (count := data.train.image_count) % settings.batch == 1:
         raise ConfigError(
-            f"with {data.train.count} images and --batch {settings.batch} the last step of an epoch has a single "
-            f"image, of which BatchNorm has no statistics: use --images {data.train.count - 1}, or another --batch."
+            f"with {count} images and --batch {settings.batch} the last step of an epoch has a single image, of which "
+            f"BatchNorm has no statistics: use --images {count - 1}, or another --batch."
         )
     return data
 
@@ -64,13 +64,13 @@ def folder_data(settings: Settings) -> DataSet:
 
 
 def fingerprint(data: DataSet) -> dict[str, Any]:
-    """Return by what another set of images is told from this one."""
+    """Return counts and checksums that differ where a set of images differs."""
     import torch
 
-    some = data.train.batch(torch.arange(min(SOME, data.train.count)), None)[0]
+    some = data.train.batch(torch.arange(min(SOME, data.train.image_count)), None)[0]
     return {
-        "images": data.train.count,
-        "test_images": data.test.count,
+        "images": data.train.image_count,
+        "test_images": data.test.image_count,
         "classes": data.classes,
         "labels": zlib.crc32(data.train.labels.numpy().tobytes()),
         "pixels": zlib.crc32(some.numpy().tobytes()),
@@ -91,7 +91,7 @@ def training(settings: Settings, data: DataSet, exact: bool) -> Training:
     torch.manual_seed(settings.seed)
     image = data.test.batch(torch.arange(1), None)[0]
     with models.one_line(settings.model, "cannot be made"):
-        model = models.build(settings.model, classes=data.classes, channels=image.shape[1])
+        model: Any = models.build(settings.model, classes=data.classes, channels=image.shape[1])
         if settings.channels_last:
             model = model.to(memory_format=torch.channels_last)
     check_takes(model, image, settings.model)
@@ -103,7 +103,7 @@ def training(settings: Settings, data: DataSet, exact: bool) -> Training:
         model.train(),
         data,
         batch=settings.batch,
-        steps=step_count(data.train.count, settings.batch, settings.epochs),
+        steps=step_count(data.train.image_count, settings.batch, settings.epochs),
         seed=settings.seed,
         recipe=settings.recipe,
         before_step=model.set_samples if settings.samples and not exact else lambda positions: None,

@@ -77,7 +77,7 @@ def memory(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     settings = {name: value for name, value in given.items() if name != "contestant"}
     contestant = training(Settings(**settings), given["contestant"], tell)
     positions = next(contestant.batches())
-    images = contestant.data.train.images[positions]
+    images, _ = contestant.data.train.batch(positions, None)
 
     def steps(count: int) -> None:
         for _ in range(count):

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from actnn.bench.arguments import amount, number, share
-from actnn.console.arguments import Parser, at_least
+from actnn.bench import measurements
+from actnn.console.arguments import Parser, amount, at_least, number, share
 from actnn.errors import ConfigError
-from actnn.measuring import measurements
 from actnn.measuring.memory import MALLOC_SETTINGS
 from actnn.measuring.processes import DoesNotFit, Told
 from actnn.measuring.search import extrapolated, largest
@@ -41,12 +40,12 @@ class Limits:
 
     @staticmethod
     def of(arguments: Namespace) -> Limits:
-        """Return what the arguments ask for."""
+        """Return the limits that the arguments name."""
         return Limits(arguments.memory_limit, arguments.steps, arguments.tolerance, arguments.timeout)
 
     @property
-    def record(self) -> dict[str, Any]:
-        """What makes a run the same run as another."""
+    def settings(self) -> dict[str, Any]:
+        """The settings of a run that the search adds."""
         return {"memory_limit": self.memory_limit, "steps": self.steps, "tolerance": self.tolerance}
 
 
@@ -85,8 +84,8 @@ def search(scale: Scale, contestant: str, limits: Limits, told: Told) -> dict[st
 
     guess = scale.least
     if all(fits(value) for value in scale.probes):
-        points = [(value, done[value]["private_bytes"]) for value in scale.probes]
-        guess = extrapolated(*points, limits.memory_limit, scale.power)
+        first, second = ((value, done[value]["private_bytes"]) for value in scale.probes)
+        guess = extrapolated(first, second, limits.memory_limit, scale.power)
     try:
         found = largest(fits, guess, least=scale.least, tolerance=limits.tolerance)
     except ConfigError as problem:
@@ -95,5 +94,5 @@ def search(scale: Scale, contestant: str, limits: Limits, told: Told) -> dict[st
 
 
 def last(value: int, done: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the largest value's trial measured."""
+    """Return the figures of the trial of the largest value."""
     return {"largest": value, "seconds": done[value]["seconds"], "private_bytes": done[value]["private_bytes"]}

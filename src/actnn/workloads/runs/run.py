@@ -17,19 +17,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actnn import __version__
 from actnn.amounts import readable
-from actnn.cli.train import checkpoint
-from actnn.cli.train.checkpoint import CheckpointError
-from actnn.cli.train.contestants import EXACT
-from actnn.cli.train.display import Display, Figures, Outcome, epoch_line
-from actnn.cli.train.interruption import Interrupted, Interruption
-from actnn.cli.train.journal import Journal
-from actnn.cli.train.options import Every, Settings
 from actnn.errors import ActnnError
 from actnn.measuring.memory import resident
-from actnn.measuring.timing import installed
 from actnn.workloads import models
+from actnn.workloads.runs import checkpoint
+from actnn.workloads.runs.checkpoint import CheckpointError
+from actnn.workloads.runs.contestants import EXACT
+from actnn.workloads.runs.figures import Display, Figures, Outcome
+from actnn.workloads.runs.interruption import Interrupted, Interruption
+from actnn.workloads.runs.journal import Journal
+from actnn.workloads.runs.settings import Options, Settings
 from actnn.workloads.training import Training
 
 LONGEST_REASON = 200
@@ -45,7 +43,7 @@ class BudgetMissedError(ActnnError):
 
 @dataclass
 class Run:
-    """Trainings on their way, and all that accompanies them."""
+    """The trainings of a run with their log, display and checkpoint."""
 
     settings: Settings
     trainings: dict[str, Training]
@@ -55,14 +53,13 @@ class Run:
     display: Display
     interruption: Interruption
     about: dict[str, Any]
-    checkpoint_every: Every
-    log_every: int
+    options: Options
     _saved_step: int = field(default=0, init=False)
     _saved_time: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def leader(self) -> Training:
-        """Any of the trainings: between steps, all are equally far."""
+        """The first training; between steps, all have taken equally many."""
         return next(iter(self.trainings.values()))
 
     @property
@@ -102,8 +99,8 @@ class Run:
     def step(self, name: str, training: Training) -> None:
         """Let one training take a step, and tell of it."""
         number, rate = training.taken, training.recipe.rate_of(training.taken, training.steps)
-        images = min(training.batch, training.data.train.count - training.done * training.batch)
-        logged = number % self.log_every == 0
+        images = min(training.batch, training.data.train.image_count - training.done * training.batch)
+        logged = number % self.options.log_every == 0
         watch = self._watch(training) if logged else None
         begin = time.perf_counter()
         loss = training.advance(watch)
@@ -130,12 +127,10 @@ class Run:
             outcome.accuracy = training.accuracy(after_batch=self.interruption.check)
             place = {"training": name, "epoch": training.epoch_number, "step": training.taken}
             outcome.loss = training.end_epoch()
-            seen = training.epoch_number * training.data.train.count
+            seen = training.epoch_number * training.data.train.image_count
             speed = seen / outcome.seconds
             self.journal.write("epoch", **place, **asdict(outcome))
-            self.display.say(
-                epoch_line(name, training.epoch_number, self.settings.epochs, outcome.loss, outcome.accuracy, speed)
-            )
+            self.display.epoch(name, training.epoch_number, self.settings.epochs, outcome, speed)
 
     def check_memory(self, say: Callable[[str], object]) -> None:
         """Raise BudgetMissedError where no step kept within the budget; say so where only the last one did not."""
@@ -183,7 +178,9 @@ class Run:
         self._saved_step = self.leader.taken
 
     def _is_time_to_save(self) -> bool:
-        return self.checkpoint_every.due(self.leader.taken - self._saved_step, time.monotonic() - self._saved_time)
+        return self.options.checkpoint_every.due(
+            self.leader.taken - self._saved_step, time.monotonic() - self._saved_time
+        )
 
     def _watch(self, training: Training) -> Any:
         from actnn.torch.memory import KeptBytes
@@ -191,7 +188,7 @@ class Run:
         return KeptBytes(training.model)
 
     def _note_kept(self, name: str, watch: Any | None) -> None:
-        """Note what a forward kept; a model with a budget counts by itself, hidden from who counts outside."""
+        """Note what a forward kept; a model with a budget reports it itself, since its own hooks hide it from ours."""
         outcome, allowed = self.outcomes[name], self.settings.memory
         if allowed is not None and name != EXACT:
             # in every step: the first ones, which measure, keep more than those that nobody logs
@@ -213,8 +210,3 @@ def resident_bytes() -> int | None:
         return resident("VmRSS")
     except OSError:
         return None
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions on which exact results depend."""
-    return {"actnn": __version__, "torch": installed("torch")}

@@ -40,14 +40,14 @@ def test_a_folder_without_parts_is_divided_and_no_image_is_in_both(tmp_path):
 @pytest.mark.parametrize("test", ["val", "valid", "validation", "test"])
 def test_every_name_of_the_part_to_test_with_is_known(test, tmp_path):
     data = folder(write_image_folder(tmp_path, ("train", test)))
-    assert (data.classes, data.train.count, data.test.count) == (3, 18, 18)
+    assert (data.classes, data.train.image_count, data.test.image_count) == (3, 18, 18)
     assert {path.parts[-3] for path, _ in data.test.files} == {test}
 
 
 @pytest.mark.parametrize("part", ["train", "train/train"])
 def test_a_part_to_learn_from_alone_is_divided(part, tmp_path):
     data = folder(write_image_folder(tmp_path, (part,)))
-    assert (data.classes, data.train.count, data.test.count) == (3, 15, 3)
+    assert (data.classes, data.train.image_count, data.test.image_count) == (3, 15, 3)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_hidden_folders_and_other_files_are_left_out(tmp_path):
     write_image_folder(tmp_path)
     (tmp_path / "train" / ".cache").mkdir()
     (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
-    assert folder(tmp_path).train.count == 18
+    assert folder(tmp_path).train.image_count == 18
 
 
 def test_fewer_images_are_of_all_classes(tmp_path):
     data = folder(write_image_folder(tmp_path)).limited(9)
-    assert data.train.count == 9
+    assert data.train.image_count == 9
     assert set(data.train.labels.tolist()) == {0, 1, 2}
-    assert data.test.count == 18
+    assert data.test.image_count == 18
 
 
 @pytest.mark.parametrize(

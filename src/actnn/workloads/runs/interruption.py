@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a wish to end that a run fulfils between two steps, where its state is whole."""
+"""Ctrl-C and SIGTERM: the run ends between two steps, because only there its state can be saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Notes, while it is entered, that somebody asks the run to end; whoever asks twice gets it at once.
+    """Notes the first signal, so that the run ends behind its step; a second one raises KeyboardInterrupt at once.
 
     ``begun`` is whether the run has a checkpoint of its own by then.
     """
@@ -28,7 +28,7 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that tells of it."""
+        """The exit code of a command that a signal ended."""
         return EXIT_CODE + (self.signal or signal.SIGINT)
 
     def check(self) -> None:
@@ -40,7 +40,9 @@ class Interruption:
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from actnn.cli.train.checkpoint import OutputError, said
+from actnn.workloads.runs.checkpoint import OutputError, said
 
 # how TensorBoard's writer calls its files
 EVENT_FILES = "events.out.tfevents.*"
@@ -33,13 +33,13 @@ class Journal:
             self._file.truncate(length - self.missing)
             self._file.seek(0, os.SEEK_END)
 
-    def write(self, event: str, **record: Any) -> None:
+    def write(self, event: str, **figures: Any) -> None:
         """Append an event."""
         with said(self.path):
-            self._file.write(json.dumps({"event": event} | record).encode() + b"\n")
+            self._file.write(json.dumps({"event": event} | figures).encode() + b"\n")
             self._file.flush()
-        if self.board is not None and "step" in record:
-            self.board.write(event, record)
+        if self.board is not None and "step" in figures:
+            self.board.write(event, figures)
 
     def length(self) -> int:
         """Return how long the log is, once all of it is on disk."""
@@ -68,7 +68,9 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         # a run that fails says why it did, not what closing its log says then
         with suppress(OutputError) if error else nullcontext():
             self.close()
@@ -91,12 +93,12 @@ class Board:
             threading.excepthook = self._hook
             raise
 
-    def write(self, event: str, record: dict[str, Any]) -> None:
+    def write(self, event: str, figures: dict[str, Any]) -> None:
         """Add the figures of an event."""
         with said(self.folder):
             for name in FIGURES:
-                if record.get(name) is not None:
-                    self._writer.add_scalar(f"{event} {name}/{record['training']}", record[name], record["step"])
+                if figures.get(name) is not None:
+                    self._writer.add_scalar(f"{event} {name}/{figures['training']}", figures[name], figures["step"])
 
     def close(self) -> None:
         """Write no more."""

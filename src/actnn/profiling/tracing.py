@@ -1,4 +1,4 @@
-"""Records one training step with torch's profiler, annotated with what it takes to say what each block is for."""
+"""Traces one training step with torch's profiler, with annotations that tell what each block of memory is for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class Recorder:
+class Tracer:
     """The annotations of one step: layers, phases, and what an address holds."""
 
     def __init__(self, model: nn.Module, session: Session | None) -> None:
         self._model, self._session = model, session
         self._own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
 
-    def record(self, forward: Callable[[], Tensor], optimize: Callable[[], None]) -> trace.Step:
+    def traced(self, forward: Callable[[], Tensor], optimize: Callable[[], None]) -> trace.Step:
         """Run one step and return what it took."""
         from torch.profiler import ProfilerActivity, profile
 
@@ -117,21 +118,21 @@ class Recorder:
         if self._session is None:
             yield
             return
-        session, store, timed = self._session, self._session.store, self._session.timed
+        session, store, watch = self._session, self._session.store, self._session.watch
 
         def watched(site: Any, what: str, work: Callable[[], Any]) -> Any:
+            done = work if watch is None else partial(watch, site, what, work)
             if what != trace.DECODE:
-                return timed(site, what, work)
+                return done()
             with self.span(trace.DECODE, site.name):
-                return timed(site, what, work)
+                return done()
 
         mark = trace.CODE if session.policy.compress else trace.SAVED
-        session.store, session.timed = WatchedStore(store, self, mark), watched
+        session.store, session.watch = WatchedStore(store, self, mark), watched
         try:
             yield
         finally:
-            session.store = store
-            del session.timed
+            session.store, session.watch = store, watch
 
     def sample_store(self) -> None:
         """Note how much a store holds in memory of its own, where it tells."""
@@ -144,25 +145,27 @@ class Recorder:
 class WatchedStore:
     """A store that marks what it is given."""
 
-    def __init__(self, store: Store, recorder: Recorder, mark: str) -> None:
-        self._store, self._recorder, self.mark = store, recorder, mark
+    keeps_in_place = False
+
+    def __init__(self, store: Store, tracer: Tracer, mark: str) -> None:
+        self._store, self._tracer, self.mark = store, tracer, mark
 
     def allocate(self, arrays: Any, nbytes: int, like: Any) -> Any:
         buffer = self._store.allocate(arrays, nbytes, like)
-        self._recorder.sample_store()
+        self._tracer.sample_store()
         return buffer
 
     def put(self, arrays: Any, buffer: Any, kept: Callable[[int], None] | None = None) -> Any:
-        self._recorder.mark_tensor(self.mark, buffer)
+        self._tracer.mark_tensor(self.mark, buffer)
         saved = self._store.put(arrays, buffer, kept)
         if saved is not buffer:
-            self._recorder.mark_tensor(trace.STORED, buffer)
-        self._recorder.sample_store()
+            self._tracer.mark_tensor(trace.STORED, buffer)
+        self._tracer.sample_store()
         return saved
 
     def get(self, arrays: Any, saved: Any) -> Any:
         buffer = self._store.get(arrays, saved)
-        self._recorder.sample_store()
+        self._tracer.sample_store()
         return buffer
 
     def step_begins(self) -> None:

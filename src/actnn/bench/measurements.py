@@ -38,8 +38,8 @@ def times(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
         trained[name].step(keep_gradients=True)
         tell(name)
 
-    runs = {name: lambda name=name: turn(name) for name in trained}
-    seconds = timing.interleaved(runs, settings["rounds"], warm_up=WARM_UP_STEPS)
+    turns = {name: lambda name=name: turn(name) for name in trained}
+    seconds = timing.interleaved(turns, settings["rounds"], warm_up=WARM_UP_STEPS)
     return {name: timing.summary(each) for name, each in seconds.items()}
 
 

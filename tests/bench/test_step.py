@@ -1,0 +1,50 @@
+"""``actnn bench step``: time and memory of a training step against exact training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from actnn.bench import step
+from actnn.errors import ConfigError
+
+
+def lines(capsys) -> list[dict]:
+    """Return what a benchmark printed."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_step_is_timed_and_weighed_against_exact_training(capsys, tmp_path):
+    size = ["--model", "small_resnet", "--batch", "4", "--size", "32", "--rounds", "1", "--threads", "1"]
+    arguments = [*size, "--contestants", "exact,L3", "--bits", "2", "--out", str(tmp_path / "step.jsonl")]
+    assert step.main(arguments) == 0
+    records = {record["contestant"]: record for record in lines(capsys)}
+    assert set(records) == {"exact", "L3"}
+    assert records["exact"]["kept_ratio"] == records["exact"]["time_ratio_default"] == 1
+    assert records["L3"]["kept_ratio"] > 10
+    assert records["L3"]["step_default"]["seconds"] > 0
+
+
+def test_a_step_of_paddle_is_timed_and_weighed_too(capsys):
+    pytest.importorskip("paddle")
+    pytest.importorskip("actnn.paddle")
+    arguments = ["--framework", "paddle", "--model", "small_resnet", "--batch", "4", "--size", "32", "--rounds", "1"]
+    assert step.main([*arguments, "--threads", "1", "--contestants", "exact,L3,swap"]) == 0
+    exact, compressed, swapped = lines(capsys)
+    assert compressed["kept_ratio"] > 8
+    assert swapped["kept_bytes"] < compressed["kept_bytes"]
+    assert compressed["own_bytes"] == exact["own_bytes"]
+
+
+@pytest.mark.parametrize("bad", [["--contestants", "nobody"], ["--allocators", "mine"], ["--batch", "0"]])
+def test_bad_arguments_end_with_exit_code_two(bad, capsys):
+    with pytest.raises(SystemExit) as ended:
+        step.main(bad)
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_level_that_changes_its_process_is_not_timed_beside_others():
+    with pytest.raises(ConfigError, match=r"L3\.1 and L5 changes how the whole process allocates.*bench speed"):
+        step.main(["--contestants", "exact,L3.1,L5"])
