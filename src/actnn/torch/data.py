@@ -15,7 +15,7 @@ from torch.utils import data
 from actnn.model.data import IndexedItems, check_dataset, whole_numbers
 
 
-class DataLoader(data.DataLoader):
+class DataLoader(data.DataLoader[Any]):
     """torch's DataLoader, with its arguments; yields ``(indices, batch)``.
 
     ``indices`` is an int64 tensor of the samples' positions in the dataset, ``batch`` what torch's loader would yield.
@@ -31,7 +31,7 @@ class DataLoader(data.DataLoader):
             self.collate_fn = CollateIndexed(self.collate_fn)
 
 
-class Indexed(IndexedItems, data.Dataset):
+class Indexed(IndexedItems, data.Dataset[Any]):
     """A dataset of torch whose items come with their index."""
 
     def __getitem__(self, position: Any) -> tuple[Any, Any]:

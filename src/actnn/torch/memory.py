@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -41,7 +43,8 @@ class KeptBytes(saved_tensors_hooks):
         """Bytes counted so far."""
         return self._blocks.total
 
-    def __enter__(self) -> KeptBytes:
+    # torch's own returns None, and no other type may take the place of that
+    def __enter__(self) -> Any:
         super().__enter__()
         return self
 
@@ -64,7 +67,7 @@ def has_memory(tensor: Tensor) -> bool:
 def trim_caches(model: nn.Module, threshold: float) -> None:
     """Empty the cache of each accelerator that a model lies on where more than a share of it is not in use."""
     for device in {parameter.device for parameter in model.parameters()}:
-        module = None if device.type in WITHOUT_CACHE else torch.get_device_module(device)
+        module: Any = None if device.type in WITHOUT_CACHE else torch.get_device_module(device)
         # some accelerators have no caching allocator
         if all(hasattr(module, name) for name in CACHE):
             reserved, used = module.memory_reserved(device), module.memory_allocated(device)

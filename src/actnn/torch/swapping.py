@@ -57,6 +57,8 @@ class SwappedActivations(saved_tensors_hooks):
     def _get(self, kept: Left | Swapped) -> Tensor:
         self._session.backward_begins()
         if isinstance(kept, Left):
-            return kept.unchanged(ARRAYS)
+            left: Tensor = kept.unchanged(ARRAYS)
+            return left
         buffer = self._session.store.get(ARRAYS, kept.saved)
-        return kept.order.shaped(buffer.view(kept.dtype))
+        x: Tensor = kept.order.shaped(buffer.view(kept.dtype))
+        return x

@@ -37,7 +37,8 @@ class TorchTransfers:
         return buffer, self._copy(buffer, host)
 
     def arrived(self, event: Any) -> bool:
-        return event.query()
+        arrived: bool = event.query()
+        return arrived
 
     def finish(self, event: Any) -> None:
         event.synchronize()

@@ -21,7 +21,7 @@ class RectifierFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rectifier: Rectifier) -> Tensor:
-        y = rectifier.function(x)
+        y: Tensor = rectifier.function(x)
         if rectifier.kept is None:
             rectifier.kept = rectifier.keep_output(ARRAYS, y)
         kept = rectifier.kept

@@ -43,6 +43,8 @@ class BatchNormFunction(Function):
             return past, None, None, None, None
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None, None
+        # where there is a gradient past this layer, its input learns
+        grad_x: Any
         grad_x, *rest = gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=False)
         return grad_x if past is None else past + grad_x, *rest, None, None
 
@@ -86,7 +88,8 @@ class Bypass:
 
     def rectify(self, y: Tensor) -> Tensor:
         """Return max(y, 0), written over ``y``."""
-        return RectifiedBatchNormFunction.apply(self.entrance, self.weight, self.bias, y, self)
+        rectified: Tensor = RectifiedBatchNormFunction.apply(self.entrance, self.weight, self.bias, y, self)
+        return rectified
 
 
 class FixedBatchNormFunction(Function):

@@ -47,6 +47,7 @@ class Convolution:
         self.space = self.output_space(x.shape[2:])
         self.outputs = weight.shape[1] * self.groups if self.transposed else weight.shape[0]
         self._forward = FORWARD[len(self.kernel), self.transposed]
+        self._rest: tuple[Any, ...]
         if self.transposed:
             self._rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
         else:
@@ -85,16 +86,19 @@ class Convolution:
         """Return the convolution."""
         return self._forward(x, weight, bias, *self._rest)
 
-    def parameter_gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> Sequence[Tensor | None]:
+    def parameter_gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of weight and, where asked for, bias."""
         wanted = WEIGHT_AND_BIAS if bias else WEIGHT
-        return convolution_backward(grad, x, weight, [self.outputs], *self.fixed, wanted)[1:]
+        grads: tuple[Tensor, Tensor | None]
+        grads = convolution_backward(grad, x, weight, [self.outputs], *self.fixed, wanted)[1:]
+        return grads
 
     def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input, which needs no activation: torch only asks for its shape and order."""
         order = self.order if len(grad) == self.order.shape[0] else self.order.of_samples(len(grad))
         like = ARRAYS.unfilled(order, NAMES[grad.dtype], grad)
-        return convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
+        grad_x: Tensor = convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
+        return grad_x
 
     def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
         """Return how noise in the gradient of ``y`` reaches that of the weight."""
@@ -179,7 +183,7 @@ class LinearFunction(Function):
         return grad_x, grad_weight, grad_bias, None, None
 
     @staticmethod
-    def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor:
+    def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor | None:
         """Return the gradient of the weight, summed over parts of the batch."""
         grad_weight = None
         samples, elements = ctx.reading.order.rows
@@ -216,12 +220,12 @@ def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
 
 def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
     """Return what ``compute`` makes of each part of a batch, as one tensor."""
-    whole = None
-    for part in parts:
+    first, *others = parts
+    result = compute(first)
+    whole = ARRAYS.unfilled(ARRAYS.order(result).of_samples(parts[-1].stop), NAMES[result.dtype], result)
+    samples_of(whole, first).copy_(result)
+    for part in others:
         result = compute(part)
-        if whole is None:
-            order = ARRAYS.order(result).of_samples(parts[-1].stop)
-            whole = ARRAYS.unfilled(order, NAMES[result.dtype], result)
         samples_of(whole, part).copy_(result)
     return whole
 

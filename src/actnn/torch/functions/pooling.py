@@ -24,6 +24,7 @@ class MaxPoolFunction(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, site: Site, pooling: Pooling) -> Tensor:
         ctx.site, ctx.pooling = site, pooling
+        y: Tensor
         y, saved = max_pool(ARRAYS, x, site, pooling, INDEX_BYTES)
         ctx.save_for_backward(saved)
         return y

@@ -35,14 +35,16 @@ class QReLU(Compressed, nn.ReLU):
             rectifies=True,
             training=self.training,
         )
-        return rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
+        return y
 
 
 def bypassed(x: Tensor, tag: Tag) -> Tensor | None:
     """Return max(x, 0) written over a BatchNorm's output, unless somebody wants to see the gradient of that itself."""
     if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks:
         return None
-    return tag.bypass.rectify(x)
+    y: Tensor = tag.bypass.rectify(x)
+    return y
 
 
 class QReLU6(Compressed, nn.ReLU6):
@@ -59,7 +61,8 @@ class QReLU6(Compressed, nn.ReLU6):
         # something positive exactly where 0 < x < 6
         kept = encode_mask(ARRAYS, inside * (6 - inside), self.site)
         rectifier = Rectifier(self.site, partial(F.relu6, inplace=self.inplace), inplace=self.inplace, kept=kept)
-        return rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        return y
 
 
 class QLeakyReLU(Compressed, nn.LeakyReLU):
@@ -82,7 +85,8 @@ class QLeakyReLU(Compressed, nn.LeakyReLU):
             # with a negative slope the output does not tell the sign of the input
             kept=encode_mask(ARRAYS, input, self.site) if slope < 0 else None,
         )
-        return rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        return y
 
 
 class QDropout(Compressed, nn.Dropout):
@@ -94,4 +98,5 @@ class QDropout(Compressed, nn.Dropout):
         """Return an input with elements dropped in training."""
         if not (self.training and self.p > 0 and self.records(input)):
             return super().forward(input)
-        return DropoutFunction.apply(input, self.site, self.p, self.inplace)
+        y: Tensor = DropoutFunction.apply(input, self.site, self.p, self.inplace)
+        return y

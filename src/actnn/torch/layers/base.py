@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,12 @@ class Compressed(CompressedLayer):
     """A compressed layer of torch, whose parameters are ``weight`` and ``bias`` where it has any."""
 
     tensors = ARRAYS
+    _parameters: dict[str, Any]
+
+    def plainly(self, *arguments: Any) -> Tensor:
+        """Return what the plain layer makes of an input."""
+        y: Tensor = self.plain.forward(self, *arguments)
+        return y
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,12 +40,23 @@ class CompressedBatchNorm(Compressed):
     """BatchNorm of torch, of any rank."""
 
     normalizes = True
+    num_features: int
+    eps: float
+    momentum: float | None
+    track_running_stats: bool
+    # torch's own types say that both are always there
+    weight: Any
+    bias: Any
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+    _check_input_dim: Callable[[Tensor], None]
 
     def forward(self, input: Tensor) -> Tensor:
         """Return an input normalised: by the batch in training, by the running statistics in evaluation."""
         processes = self.processes()
         if processes is None and not self.records(input):
-            return super().forward(input)
+            return self.plainly(input)
         self._check_input_dim(input)
         site = self.site
         if not self.training:
@@ -52,11 +64,12 @@ class CompressedBatchNorm(Compressed):
             exact_bytes = counted_once(ARRAYS, input, site)
             if self.running_mean is None:
                 site.keeps(exact_bytes, exact_bytes)
-                return super().forward(input)
+                return self.plainly(input)
             site.keeps(0, exact_bytes)
-            return FixedBatchNormFunction.apply(
+            fixed: Tensor = FixedBatchNormFunction.apply(
                 input, self.weight, self.bias, self.running_mean, self.running_var, self.eps, site
             )
+            return fixed
         self.check_channels(input)
         if processes is None and input.numel() == self.num_features:
             raise ShapeError(
@@ -64,9 +77,11 @@ class CompressedBatchNorm(Compressed):
                 "nothing: train it with larger batches, or put it into eval()."
             )
         running = self.running()
-        y = batch_norm(ARRAYS, input, None, site, self.eps, running, processes, self.exact, self.normalized)
+        y: Tensor | None = batch_norm(
+            ARRAYS, input, None, site, self.eps, running, processes, self.exact, self.normalized
+        )
         if y is None:
-            return super().forward(input)
+            return self.plainly(input)
         if running is not None and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         return y
@@ -89,14 +104,15 @@ class CompressedBatchNorm(Compressed):
 
     def running(self) -> Running | None:
         """Return the running statistics where this call is to average them as the plain layer does."""
-        if not self.track_running_stats or self.running_mean is None:
+        mean, variance = self.running_mean, self.running_var
+        if not self.track_running_stats or mean is None or variance is None:
             return None
         factor = self.momentum
         if factor is None:
             # as torch's own: without a number of batches there is no average over them
             tracked = self.num_batches_tracked
             factor = 0.0 if tracked is None else 1.0 / (float(tracked) + 1.0)
-        return Running(self.running_mean, self.running_var, factor)
+        return Running(mean, variance, factor)
 
     def exact(self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return ``x`` normalised by given statistics."""

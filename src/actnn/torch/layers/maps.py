@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +22,21 @@ from actnn.torch.tensors import ARRAYS
 class CompressedConvolution(Compressed):
     """A convolution of any rank that keeps a code of its input."""
 
+    in_channels: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: str | tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+    weight: Tensor
+    bias: Tensor | None
+
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of an input."""
         if not self.records(input):
-            return super().forward(input)
+            return self.plainly(input)
         return self.convolve(input, self.padding, self.output_padding)
 
     def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...]) -> Tensor:
@@ -41,7 +53,7 @@ class CompressedConvolution(Compressed):
         learns = weight.requires_grad
         kept = keep(ARRAYS, batch, site, self.training) if learns else None
         with torch.backends.cudnn.flags(benchmark=site.session.policy.cudnn_benchmark) if x.is_cuda else NOTHING:
-            y = ConvolutionFunction.apply(batch, weight, self.bias, kept, site, convolution)
+            y: Tensor = ConvolutionFunction.apply(batch, weight, self.bias, kept, site, convolution)
         if learns and self.training and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: convolution.transfer(batch, y, weight))
         return y if batch is x else y.squeeze(0)
@@ -63,6 +75,9 @@ NOTHING = nullcontext()
 class ForwardConvolution(CompressedConvolution):
     """A convolution that is not transposed: it also knows 'same' padding and padding modes."""
 
+    padding_mode: Literal["zeros", "reflect", "replicate", "circular"]
+    _reversed_padding_repeated_twice: list[int]
+
     def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...]) -> Tensor:
         """Return the convolution, what torch's numeric padding cannot express being padded beforehand."""
         if type(padding) is tuple and self.padding_mode == "zeros":
@@ -83,10 +98,12 @@ class ForwardConvolution(CompressedConvolution):
 class TransposedConvolution(CompressedConvolution):
     """A transposed convolution; ``output_size`` may ask for one of the possible sizes."""
 
+    _output_padding: Callable[..., list[int]]
+
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Return the transposed convolution of an input."""
         if not self.records(input):
-            return super(CompressedConvolution, self).forward(input, output_size)
+            return self.plainly(input, output_size)
         rank = len(self.kernel_size)
         fixed = (self.stride, self.padding, self.kernel_size, rank, self.dilation)
         return self.convolve(input, self.padding, tuple(self._output_padding(input, output_size, *fixed)))
@@ -146,7 +163,7 @@ class QLinear(Compressed, nn.Linear):
             )
         learns = weight.requires_grad
         kept = keep(ARRAYS, input, site, self.training) if learns else None
-        y = LinearFunction.apply(input, weight, self.bias, kept, site)
+        y: Tensor = LinearFunction.apply(input, weight, self.bias, kept, site)
         # in an output of more axes, the channels of a BatchNorm are not this layer's features
         if learns and self.training and y.dim() == 2 and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: transfer(input, y))

@@ -21,9 +21,15 @@ class CompressedMaxPool(Compressed):
     """Max pooling of any rank."""
 
     rank: ClassVar[int]
+    kernel_size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    ceil_mode: bool
+    return_indices: bool
 
     @classmethod
-    def reason_to_leave(cls, layer: nn.Module) -> str | None:
+    def reason_to_leave(cls, layer: Any) -> str | None:
         """Return why a plain layer of this kind stays as it is; None where it is converted."""
         return "it returns indices" if layer.return_indices else None
 
@@ -31,7 +37,7 @@ class CompressedMaxPool(Compressed):
         """Return the maxima of an input; with ``return_indices`` the layer works as the plain one."""
         x = input
         if self.return_indices or not self.records(x):
-            return super().forward(x)
+            return self.plainly(x)
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
         key = ARRAYS.form(x), sizes
         pooling = self.site.plans.get(key)
@@ -54,10 +60,11 @@ class CompressedMaxPool(Compressed):
         *batch, channels = x.shape[: -self.rank]
         space = tuple(x.shape[-self.rank :])
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation)
-        geometry = [each_axis(size, self.rank) for size in sizes]
-        output = tuple(pooled_size(*axis, self.ceil_mode) for axis in zip(space, *geometry, strict=True))
+        kernel, stride, padding, dilation = (each_axis(size, self.rank) for size in sizes)
+        axes = zip(space, kernel, stride, padding, dilation, strict=True)
+        output = tuple(pooled_size(*axis, self.ceil_mode) for axis in axes)
         order = ARRAYS.order(x, bool(batch))
-        pool = Pool(math.prod(batch), channels, space, output, *geometry, order.channels_last)
+        pool = Pool(math.prod(batch), channels, space, output, kernel, stride, padding, dilation, order.channels_last)
         return Pooling(order, TorchOrder((*batch, channels, *output), order.channels_last, bool(batch)), pool)
 
 
@@ -96,7 +103,8 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
             self.divisor_override,
         )
         self.site.keeps(0, counted_once(ARRAYS, input, self.site))
-        return AveragePoolFunction.apply(input, self.site, super().forward, geometry)
+        y: Tensor = AveragePoolFunction.apply(input, self.site, super().forward, geometry)
+        return y
 
 
 def each_axis(size: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
