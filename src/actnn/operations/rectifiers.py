@@ -26,8 +26,8 @@ class Rectifier:
 
     ``function`` computes it. ``family`` is that of a code of the output from which the mask can be read, None where
     there is none; ``rectifies`` tells that the output is the positive part of the input. The mask is read from
-    ``kept``, a code of the input; where there is none, from what ``code`` makes of the output. ``reads_sides`` tells that
-    the sign of the input is all that the mask depends on.
+    ``kept``, a code of the input; where there is none, from what ``code`` makes of the output. ``reads_sides`` tells
+    that the mask depends on nothing but the sign of the input.
     """
 
     __slots__ = (
