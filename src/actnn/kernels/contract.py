@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +47,10 @@ class Arrays(Protocol):
 
     Besides these, the reference uses only operators (+, *, >>, &, <=, …), indexing, ``reshape`` and ``sum``.
     """
+
+    # the places in FLOATS of the framework's own dtypes, and whether it computes in an OpenMP runtime of its own
+    codes: Mapping[Any, int]
+    lends_threads: bool
 
     def dtype(self, x: Array) -> str: ...
     def on_host(self, x: Array) -> bool: ...
@@ -330,8 +334,8 @@ class Backend(Protocol):
 
 def check_buffer(arrays: Arrays, buffer: Array, nbytes: int) -> Array:
     """Return a buffer that a code of ``nbytes`` can be written to; raise FormatError for any other."""
-    dtype, shape = arrays.dtype(buffer), tuple(buffer.shape)
-    if dtype != "uint8" or shape != (nbytes,):
+    if arrays.dtype(buffer) != "uint8" or tuple(buffer.shape) != (nbytes,):
+        dtype, shape = arrays.dtype(buffer), tuple(buffer.shape)
         raise FormatError(
             f"a code of {nbytes} bytes was to be written to a {dtype} buffer of shape {shape}: expected uint8 of shape "
             f"({nbytes},). Give no buffer to have one made."

@@ -26,10 +26,23 @@ class Rectifier:
 
     ``function`` computes it. ``family`` is that of a code of the output from which the mask can be read, None where
     there is none; ``rectifies`` tells that the output is the positive part of the input. The mask is read from
-    ``kept``, a code of the input; where there is none, from what ``code`` makes of the output.
+    ``kept``, a code of the input; where there is none, from what ``code`` makes of the output. ``reads_sides`` tells
+    that the mask depends on nothing but the sign of the input.
     """
 
-    __slots__ = ("below", "code", "family", "function", "inplace", "kept", "readers", "rectifies", "site", "training")
+    __slots__ = (
+        "below",
+        "code",
+        "family",
+        "function",
+        "inplace",
+        "kept",
+        "readers",
+        "reads_sides",
+        "rectifies",
+        "site",
+        "training",
+    )
 
     def __init__(
         self,
@@ -43,10 +56,11 @@ class Rectifier:
         training: bool = True,
         kept: Kept | None = None,
         code: Callable[[Array], Kept] | None = None,
+        reads_sides: bool = True,
     ) -> None:
         self.site, self.function, self.below, self.inplace = site, function, below, inplace
         self.family, self.rectifies, self.training = family, rectifies, training
-        self.kept, self.code = kept, code
+        self.kept, self.code, self.reads_sides = kept, code, reads_sides
         self.readers: Readers | None = None
 
     def keep_output(self, tensors: Tensors, y: Array) -> Kept:
@@ -75,8 +89,9 @@ def rectify(
     """
     site = rectifier.site
     check_floating(tensors, x, site.name)
-    tag = site.session.tags.find(tensors, x, tensors.form(x))
-    if tag is not None and tag.owner is not None and tag.readers is not None and rectifier.kept is None:
+    reads_sides = rectifier.reads_sides and rectifier.kept is None
+    tag = site.session.tags.find(tensors, x, tensors.form(x)) if reads_sides else None
+    if tag is not None and tag.owner is not None and tag.readers is not None:
         # a producer that is asked for signs in vain will provide them in the next step
         tag.readers.sides = True
         if tag.kept is not None and tag.kept.reading.signed:

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import paddle
@@ -24,6 +24,9 @@ FLOATING = frozenset(DTYPES[name] for name in FLOATS)
 
 class PaddleArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by Paddle."""
+
+    codes: ClassVar[dict[Any, int]] = {DTYPES[name]: code for code, name in enumerate(FLOATS)}
+    lends_threads = True
 
     def dtype(self, x: Tensor) -> str:
         return NAMES.get(x.dtype) or str(x.dtype)

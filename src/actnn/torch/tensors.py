@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,10 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 class TorchArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
+
+    codes: ClassVar[dict[torch.dtype, int]] = {DTYPES[name]: code for code, name in enumerate(FLOATS)}
+    # torch brings the very library that the kernels are linked to
+    lends_threads = False
 
     def dtype(self, x: Tensor) -> str:
         return NAMES.get(x.dtype) or str(x.dtype)
@@ -44,11 +48,10 @@ class TorchArrays:
         return x.detach().cpu().numpy()
 
     def runtime(self) -> None:
-        # torch brings the very library that the kernels are linked to
         return None
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
-        return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
+        return like.new_empty(shape, dtype=DTYPES[dtype])
 
     def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
         return torch.arange(start, stop, dtype=torch.int64, device=like.device)
@@ -136,8 +139,7 @@ class TorchArrays:
             return parameter
         return parameter.detach().to(torch.float32).contiguous()
 
-    def touch(self, x: Tensor) -> None:
-        torch.autograd.graph.increment_version(x)
+    touch = staticmethod(torch.autograd.graph.increment_version)
 
     alike = staticmethod(torch.empty_like)
 

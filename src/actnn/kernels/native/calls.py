@@ -62,11 +62,12 @@ class Calls:
 
     def _threads(self, arrays: Arrays) -> int:
         """Let the next kernel of this thread compute with the threads of whoever lends arrays; return how many."""
-        runtime = arrays.runtime()
         # as long as nobody lent another runtime, every thread computes with the one that the library is linked to
-        if runtime is not None or self._lent:
-            self._lent = True
-            self._library.actnn_use_runtime(None if runtime is None else c_runtime(runtime))
+        if arrays.lends_threads or self._lent:
+            runtime = arrays.runtime()
+            self._lent = self._lent or runtime is not None
+            if self._lent:
+                self._library.actnn_use_runtime(None if runtime is None else c_runtime(runtime))
         return arrays.threads()
 
     def _workspace(self, layout: AnyLayout, channels: Channels) -> tuple[int, int]:

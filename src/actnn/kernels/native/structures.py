@@ -37,7 +37,6 @@ _LAYER = "qqqdd7P5i4x"
 FORWARD = struct.Struct(f"@{_LAYER}3i4IPPP")
 BACKWARD = struct.Struct(f"@{_LAYER}5iPPPPPqP")
 
-DTYPES = {name: number for number, name in enumerate(FLOATS)}
 AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 EVENLY = (0.0, 0.0, 0.0, 0.0)
 RELIEF_STEPS = 7
@@ -139,10 +138,10 @@ def number_array(arrays: Arrays, x: Array | None) -> tuple[int, int]:
 
 def dtype_code(arrays: Arrays, x: Array) -> int:
     """Return the ABI's number of an array's dtype."""
-    name = arrays.dtype(x)
-    if name not in DTYPES:
-        raise UnsupportedError(f"the kernels take {', '.join(FLOATS)}; they were given {name}.")
-    return DTYPES[name]
+    code = arrays.codes.get(x.dtype)
+    if code is None:
+        raise UnsupportedError(f"the kernels take {', '.join(FLOATS)}; they were given {arrays.dtype(x)}.")
+    return code
 
 
 class Divisions:

@@ -95,7 +95,8 @@ class Convolution:
 
     def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input, which needs no activation: torch only asks for its shape and order."""
-        order = self.order if len(grad) == self.order.shape[0] else self.order.of_samples(len(grad))
+        samples = grad.shape[0]
+        order = self.order if samples == self.order.shape[0] else self.order.of_samples(samples)
         like = ARRAYS.unfilled(order, NAMES[grad.dtype], grad)
         grad_x: Tensor = convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
         return grad_x

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actnn.format import TWO_SIDED, ZERO_EXACT
-from actnn.operations.kept import encode_mask
+from actnn.operations.kept import Kept, encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.session.tags import Tag
-from actnn.session.tensors import check_floating
 from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import ARRAYS
@@ -56,11 +55,14 @@ class QReLU6(Compressed, nn.ReLU6):
         """Return x clipped to [0, 6]."""
         if not self.records(input):
             return super().forward(input)
-        check_floating(ARRAYS, input, self.site.name)
-        inside = input.detach().clamp(0, 6)
-        # something positive exactly where 0 < x < 6
-        kept = encode_mask(ARRAYS, inside * (6 - inside), self.site)
-        rectifier = Rectifier(self.site, partial(F.relu6, inplace=self.inplace), inplace=self.inplace, kept=kept)
+        site, inplace = self.site, self.inplace
+
+        def inside(y: Tensor) -> Kept:
+            # something positive exactly where 0 < x < 6
+            return encode_mask(ARRAYS, y * (6 - y), site)
+
+        function = partial(F.relu6, inplace=True) if inplace else F.relu6
+        rectifier = Rectifier(site, function, inplace=inplace, code=inside, reads_sides=False)
         y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
         return y
 
