@@ -48,9 +48,13 @@ class Arrays(Protocol):
     Besides these, the reference uses only operators (+, *, >>, &, <=, …), indexing, ``reshape`` and ``sum``.
     """
 
-    # the places in FLOATS of the framework's own dtypes, and whether it computes in an OpenMP runtime of its own
-    codes: Mapping[Any, int]
-    lends_threads: bool
+    @property
+    def codes(self) -> Mapping[Any, int]:
+        """The places in FLOATS of the framework's own dtypes."""
+
+    @property
+    def lends_threads(self) -> bool:
+        """Whether the framework computes in an OpenMP runtime of its own."""
 
     def dtype(self, x: Array) -> str: ...
     def on_host(self, x: Array) -> bool: ...

@@ -9,11 +9,11 @@ import numpy as np
 
 from actnn import kernels
 from actnn.errors import UnsupportedError
-from actnn.format import AFFINE, Family, Part, index_bytes
+from actnn.format import AFFINE, Family, Part
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, OutputAffine
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
-from actnn.session.plans import CodePlan, code_plan
+from actnn.session.plans import CodePlan, code_plan, mask_plan
 from actnn.session.site import Readers, Site
 from actnn.session.tags import Tag
 from actnn.session.tensors import Form, Order, Tensors, check_floating
@@ -184,16 +184,14 @@ def itself(tensors: Tensors, x: Array, site: Site, exact_bytes: int = 0) -> Kept
 
 def encode_mask(tensors: Tensors, x: Array, site: Site) -> Kept:
     """Return one bit an element, ``not (x <= 0)``; it reads as a mask only."""
-    check_floating(tensors, x, site.name)
-    session = site.session
+    session, plan = site.session, mask_plan(tensors, site, x, tensors.form(x))
     session.check_open()
-    order, backend = tensors.order(x, batched=len(x.shape) > 1), kernels.select(tensors, x)
-    nbytes = index_bytes(*order.rows, 1)
-    buffer = session.store.allocate(tensors, nbytes, x)
-    values = x if backend.any_shape and order.dense(x) else order.flat(x)
-    backend.encode_mask(tensors, values, buffer, order.rows)
-    site.keeps(nbytes)
-    return Kept(Reading(order, backend), (site.store(tensors, buffer),))
+    buffer = session.store.allocate(tensors, plan.nbytes, x)
+    plan.backend.encode_mask(tensors, x if plan.direct else plan.order.flat(x), buffer, plan.rows)
+    site.keeps(plan.nbytes)
+    if plan.reading is None:
+        plan.reading = Reading(plan.order, plan.backend)
+    return Kept(plan.reading, (site.store(tensors, buffer),))
 
 
 def keep(tensors: Tensors, x: Array, site: Site, training: bool) -> Kept:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from actnn import kernels
-from actnn.format import Family, Layout, uniform_layout
+from actnn.format import Family, Layout, index_bytes, uniform_layout
 from actnn.kernels.contract import AnyLayout, Array, Backend, Division
 from actnn.planning.learnt import signs
 from actnn.planning.records import Record
@@ -83,6 +83,28 @@ class CodePlan:
         """Add a code, and what is kept beside it, to the account of the site."""
         planes = layout.planes * layout.elements
         self.site.keeps_code(self.elements, planes, self.signs, layout.nbytes + more_bytes, exact_bytes)
+
+
+class MaskPlan:
+    """How one site keeps one bit for each element of tensors of one form."""
+
+    __slots__ = ("backend", "direct", "nbytes", "order", "reading", "rows")
+
+    def __init__(self, tensors: Tensors, site: Site, x: Array) -> None:
+        check_floating(tensors, x, site.name)
+        self.order = tensors.order(x, batched=len(x.shape) > 1)
+        self.backend: Backend = kernels.select(tensors, x)
+        self.direct = self.backend.any_shape and self.order.dense(x)
+        self.rows = self.order.rows
+        self.nbytes = index_bytes(*self.rows, 1)
+        self.reading: Any = None
+
+
+def mask_plan(tensors: Tensors, site: Site, x: Array, form: Form) -> MaskPlan:
+    """Return the plan of a site's masks of tensors of a form."""
+    key = form, "mask"
+    plan: MaskPlan | None = site.plans.get(key)
+    return plan or site.remember(key, MaskPlan(tensors, site, x))
 
 
 def code_plan(

@@ -144,7 +144,9 @@ class TorchArrays:
     alike = staticmethod(torch.empty_like)
 
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
-        form = CHANNELS_LAST[len(order.shape)] if order.channels_last else torch.contiguous_format
+        if not order.channels_last:
+            return like.new_empty(order.shape, dtype=DTYPES[dtype])
+        form = CHANNELS_LAST[len(order.shape)]
         return torch.empty(order.shape, dtype=DTYPES[dtype], device=like.device, memory_format=form)
 
 

@@ -31,6 +31,8 @@ FORWARD: dict[tuple[int, bool], Callable[..., Tensor]] = {
 convolution_backward = torch.ops.aten.convolution_backward.default
 INPUT, WEIGHT = (True, False, False), (False, True, False)
 WEIGHT_AND_BIAS = (False, True, True)
+# up to this size of the decoded input one call for all gradients takes less time than two, and hardly any memory
+SMALL_BYTES = 1 << 16
 
 
 class Convolution:
@@ -54,6 +56,7 @@ class Convolution:
             self._rest = (self.stride, self.padding, self.dilation, self.groups)
         self._on_host, self._weight_numbers = ARRAYS.on_host(x), weight.numel()
         self._parts: dict[tuple[int, bool], list[range]] = {}
+        self.small = ARRAYS.nbytes(x) <= SMALL_BYTES and site.session.policy.pipeline_threshold is None
         self.coefficient = convolution_coefficient(
             tuple(x.shape[2:]), self.space, self.kernel, *fixed[:3], self.groups, self.transposed
         )
@@ -92,6 +95,13 @@ class Convolution:
         grads: tuple[Tensor, Tensor | None]
         grads = convolution_backward(grad, x, weight, [self.outputs], *self.fixed, wanted)[1:]
         return grads
+
+    def gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> Sequence[Tensor | None]:
+        """Return the gradients of input, weight and, where asked for, bias."""
+        found: Sequence[Tensor | None] = convolution_backward(
+            grad, x, weight, [self.outputs], *self.fixed, (True, True, bias)
+        )
+        return found
 
     def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input, which needs no activation: torch only asks for its shape and order."""
@@ -144,6 +154,11 @@ class ConvolutionFunction(Function):
             weight = weight.to(grad.dtype)
         parts = convolution.parts(grad, backward=True)
         grad_x = grad_weight = grad_bias = None
+        if need_x and need_weight and convolution.small:
+            ((_, x),) = ctx.reading.parts(ctx.site, saved, grad, parts)
+            found = convolution.gradients(grad, x, weight, need_bias)
+            ctx.reading.observe(ctx.site, grad, convolution.coefficient)
+            return *found, None, None, None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
             for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
