@@ -84,27 +84,52 @@ template <int COUNT> Spread<COUNT> rest_of(Spread<COUNT> spread, int start) {
     return spread;
 }
 
-// The vectors of y and of v. An element counts as positive where v > 0; a v that is 0 or on the wrong side becomes the
-// least normal number or 0, whichever lies on the side of y: too small for any scale, so both are coded as level 0.
-// Returns whether every v was finite before.
-template <bool sided> bool normalize_full(const float *x, const Spread<5> &spread, float *y, float *v) {
-    const __m256 zero = _mm256_setzero_ps();
-    const __m256 least = _mm256_set1_ps(0x1p-126f);
-    __m256 nothing = zero; // the bits of all 0 * v: those of a NaN if any v is not finite
-    visit_vectors(spread, GROUP, [&](int i, const Parameters<5> &parameters) {
+// What a vector of elements is normalised and coded to.
+struct Normalized {
+    __m256 output, coded;
+
+    Normalized(__m256 value, const Parameters<5> &parameters) {
         const auto &[slope, offset, mean, inverse, threshold] = parameters.value;
-        const __m256 value = _mm256_loadu_ps(x + i);
-        const __m256 output = _mm256_add_ps(_mm256_mul_ps(value, slope), offset);
-        __m256 coded = _mm256_sub_ps(_mm256_mul_ps(_mm256_sub_ps(value, mean), inverse), threshold);
-        if constexpr (sided) {
-            const __m256 below = _mm256_cmp_ps(output, zero, _CMP_LE_OQ);
-            nothing = _mm256_or_ps(nothing, _mm256_mul_ps(coded, zero));
-            coded = _mm256_blendv_ps(_mm256_max_ps(coded, least), _mm256_min_ps(coded, zero), below);
-        }
-        _mm256_storeu_ps(y + i, output);
+        output = _mm256_add_ps(_mm256_mul_ps(value, slope), offset);
+        coded = _mm256_sub_ps(_mm256_mul_ps(_mm256_sub_ps(value, mean), inverse), threshold);
+    }
+};
+
+// The vectors of y and of v; returns the extremes of v.
+Extremes normalize_affine(const float *x, const Spread<5> &spread, float *y, float *v) {
+    AffineExtremes extremes;
+    visit_vectors(spread, GROUP, [&](int i, const Parameters<5> &parameters) {
+        const Normalized normalized(_mm256_loadu_ps(x + i), parameters);
+        extremes.add(normalized.coded);
+        _mm256_storeu_ps(y + i, normalized.output);
+        _mm256_storeu_ps(v + i, normalized.coded);
+    });
+    return extremes.extremes();
+}
+
+// The same where v has the side of y. A v that is 0 or on the wrong side becomes the least normal number on the side of
+// y: too small for any scale, so it is coded as level 0.
+Extremes normalize_sided(const float *x, const Spread<5> &spread, float *y, float *v) {
+    const __m256 least = _mm256_set1_ps(0x1p-126f);
+    const __m256 sign_bit = _mm256_set1_ps(-0.0f);
+    __m256i furthest = _mm256_setzero_si256(); // of the wrong side
+    SplitExtremes extremes;
+    visit_vectors(spread, GROUP, [&](int i, const Parameters<5> &parameters) {
+        const Normalized normalized(_mm256_loadu_ps(x + i), parameters);
+        const __m256 below = _mm256_cmp_ps(normalized.output, _mm256_setzero_ps(), _CMP_LE_OQ);
+        const __m256 sign = _mm256_and_ps(below, sign_bit);
+        const __m256 towards = _mm256_xor_ps(normalized.coded, sign);
+        furthest = _mm256_max_epu32(furthest, _mm256_castps_si256(towards));
+        // a maximum with a NaN is its second operand
+        const __m256 coded = _mm256_xor_ps(_mm256_max_ps(least, towards), sign);
+        extremes.add(coded);
+        _mm256_storeu_ps(y + i, normalized.output);
         _mm256_storeu_ps(v + i, coded);
     });
-    return _mm256_movemask_ps(_mm256_cmp_ps(nothing, nothing, _CMP_UNORD_Q)) == 0;
+    const auto unsigned_max = [](__m256i a, __m256i b) { return _mm256_max_epu32(a, b); };
+    Extremes result = extremes.extremes();
+    result.finite = result.finite && first_lane(fold_lanes(furthest, unsigned_max)) < (INFINITY_BITS | 1u << 31);
+    return result;
 }
 
 void normalize(const Words &words, GroupKey key, const float *x, const Spread<5> &spread, int length, float *y,
@@ -115,10 +140,12 @@ void normalize(const Words &words, GroupKey key, const float *x, const Spread<5>
     }
     alignas(32) float v[GROUP];
     if (words.affine()) {
-        normalize_full<false>(x, spread, y, v);
-        encode(words, key, v, nullptr, GROUP, scales, planes);
-    } else if (normalize_full<true>(x, spread, y, v)) {
-        encode(words, key, v, nullptr, GROUP, scales, planes);
+        encode_within(words, key, normalize_affine(x, spread, y, v), v, x, scales, planes);
+        return;
+    }
+    const Extremes extremes = normalize_sided(x, spread, y, v);
+    if (extremes.finite) {
+        encode_within(words, key, extremes, v, x, scales, planes);
     } else {
         // the sign of a NaN says nothing about the side of y
         uint8_t side[PLANE_BYTES];

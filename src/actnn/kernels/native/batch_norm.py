@@ -20,11 +20,11 @@ from actnn.kernels.native.calls import Calls, space
 from actnn.kernels.native.library import refuse
 from actnn.kernels.native.structures import (
     BACKWARD,
+    DTYPES,
     FORWARD,
     KEY,
     c_channels,
     c_normalization,
-    dtype_code,
     layer_fields,
     layout_handle,
 )
@@ -55,7 +55,7 @@ class BatchNormRows(Calls):
             *layer_fields(arrays, normalization, room),
             self._simd,
             self._threads(arrays),
-            dtype_code(arrays, values),
+            DTYPES[arrays.dtype(values)],
             *key,
             arrays.pointer(values),
             arrays.pointer(out),
@@ -85,7 +85,7 @@ class BatchNormRows(Calls):
             *layer_fields(arrays, normalization, room),
             self._simd,
             self._threads(arrays),
-            dtype_code(arrays, grad),
+            DTYPES[arrays.dtype(grad)],
             rectified,
             of_input,
             arrays.pointer(code),
@@ -108,7 +108,7 @@ class BatchNormRows(Calls):
             self._simd,
             self._threads(arrays),
             arrays.pointer(values),
-            dtype_code(arrays, values),
+            DTYPES[arrays.dtype(values)],
             arrays.pointer(workspace),
             *map(arrays.pointer, results),
         )
@@ -136,7 +136,7 @@ class BatchNormRows(Calls):
             KEY.pack(*key),
             arrays.pointer(values),
             arrays.pointer(out),
-            dtype_code(arrays, values),
+            DTYPES[arrays.dtype(values)],
             arrays.pointer(buffer),
         )
         refuse("actnn_normalize", status)
@@ -173,7 +173,7 @@ class BatchNormRows(Calls):
     def _gradient(self, arrays: Arrays, grad: Array, code: Array, rectified: bool) -> tuple[int, ...]:
         """Return the arguments that both functions of a gradient share."""
         pointers = arrays.pointer(code), arrays.pointer(grad)
-        return int(rectified), self._simd, self._threads(arrays), *pointers, dtype_code(arrays, grad)
+        return int(rectified), self._simd, self._threads(arrays), *pointers, DTYPES[arrays.dtype(grad)]
 
     def ranges(
         self,
@@ -195,7 +195,7 @@ class BatchNormRows(Calls):
             self._threads(arrays),
             stride,
             arrays.pointer(values),
-            dtype_code(arrays, values),
+            DTYPES[arrays.dtype(values)],
             arrays.pointer(result),
         )
         refuse("actnn_ranges", status)
