@@ -68,8 +68,15 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
 void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
             float *out);
 
-// Encode a full group whose extremes are known; see quantize for `ahead`.
-void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const float *ahead,
+// Where the values of a group came from and, unless it is NULL, where others went: what follows there, memory may bring
+// or make ready while the group is coded.
+struct Ahead {
+    const float *read;
+    const float *write;
+};
+
+// Encode a full group whose extremes are known.
+void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
                    uint8_t *scales, uint8_t *planes);
 
 template <class Combine> static inline __m256i fold_lanes(__m256i x, Combine combine) {

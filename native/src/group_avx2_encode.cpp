@@ -68,9 +68,8 @@ void draw(GroupKey key, __m256i *out) {
     for (int i = 0; i < GROUP / (2 * LANES); ++i) out[i] = hashes.next();
 }
 
-// `ahead` is where values lie of which memory may bring the next ones meanwhile.
 template <int bits, Side side, bool noisy>
-void quantize(const Words &words, const Scales &scales, GroupKey key, const float *values, const float *ahead,
+void quantize(const Words &words, const Scales &scales, GroupKey key, const float *values, const Ahead &ahead,
               const uint8_t *given, uint8_t *planes) {
     const __m256 zero = _mm256_set1_ps(scales.first);
     const __m256 above = _mm256_set1_ps(factor_of(words.positive(), scales.second));
@@ -85,7 +84,8 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, const floa
 
     for (int block = 0; block < BLOCKS; ++block) {
         for (int line = 0; line < BLOCK; line += FLOATS_OF_LINE) {
-            __builtin_prefetch(ahead + FLOATS_AHEAD_OF_READING + block * BLOCK + line);
+            __builtin_prefetch(ahead.read + FLOATS_AHEAD_OF_READING + block * BLOCK + line);
+            if (ahead.write) __builtin_prefetch(ahead.write + FLOATS_AHEAD_OF_WRITING + block * BLOCK + line, 1);
         }
         const __m256i bits_given =
             _mm256_set1_epi32(side == Side::GIVEN ? static_cast<int>(load_word(given + 4 * block)) : 0);
@@ -139,7 +139,7 @@ void poison(const Words &words, const uint8_t *mask, uint8_t *planes) {
 }
 
 template <int bits, Side side>
-void encode_full(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const float *ahead,
+void encode_full(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
                  const uint8_t *given, uint8_t *scales, uint8_t *planes) {
     const Scales group = scales_of(words, extremes);
     write_scales(words, group, scales);
@@ -158,7 +158,7 @@ void encode_full(const Words &words, GroupKey key, const Extremes &extremes, con
     }
 }
 
-using EncodeFull = void (*)(const Words &, GroupKey, const Extremes &, const float *, const float *, const uint8_t *,
+using EncodeFull = void (*)(const Words &, GroupKey, const Extremes &, const float *, const Ahead &, const uint8_t *,
                             uint8_t *, uint8_t *);
 
 template <Side side, int... k> constexpr std::array<EncodeFull, MOST_BITS> encoders(std::integer_sequence<int, k...>) {
@@ -179,7 +179,7 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
     const EncodeFull full = encoder_of(words, side != nullptr);
     const auto extremes = words.affine() ? affine_extremes : split_extremes;
     if (length == GROUP) {
-        full(words, key, extremes(values), values, values, side, scales, planes);
+        full(words, key, extremes(values), values, {values, nullptr}, side, scales, planes);
         return;
     }
     // pad with a value of the group: a zero could widen its range
@@ -188,11 +188,11 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
     uint8_t wide_side[PLANE_BYTES];
     if (side) widen_planes(side, length, 1, wide_side);
     uint8_t wide_planes[MOST_BITS * PLANE_BYTES];
-    full(words, key, extremes(wide), wide, wide, side ? wide_side : nullptr, scales, wide_planes);
+    full(words, key, extremes(wide), wide, {values, nullptr}, side ? wide_side : nullptr, scales, wide_planes);
     trim_planes(wide_planes, length, words.bits, planes);
 }
 
-void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const float *ahead,
+void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
                    uint8_t *scales, uint8_t *planes) {
     encoder_of(words, false)(words, key, extremes, values, ahead, nullptr, scales, planes);
 }
