@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "group.h"
+#include "scales.h"
 
 namespace actnn::avx2 {
 
@@ -66,6 +67,89 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
             uint8_t *planes);
 void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
             float *out);
+
+// Where the values of a group came from and, unless it is NULL, where others went: what follows there, memory may bring
+// or make ready while the group is coded.
+struct Ahead {
+    const float *read;
+    const float *write;
+};
+
+// Encode a full group whose extremes are known.
+void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
+                   uint8_t *scales, uint8_t *planes);
+
+template <class Combine> static inline __m256i fold_lanes(__m256i x, Combine combine) {
+    x = combine(x, _mm256_permute2x128_si256(x, x, 1));
+    x = combine(x, _mm256_shuffle_epi32(x, 0x4e));
+    return combine(x, _mm256_shuffle_epi32(x, 0xb1));
+}
+
+static inline uint32_t first_lane(__m256i x) { return static_cast<uint32_t>(_mm256_cvtsi256_si32(x)); }
+
+// Collects what the scales of a split code depend on. As integers the bits of floats are ordered by magnitude, NaN last:
+// the signed maximum belongs to the largest positive value, the unsigned one to the negative value of largest magnitude.
+class SplitExtremes {
+  public:
+    void add(__m256 x) {
+        positive_ = signed_max(positive_, _mm256_castps_si256(x));
+        negative_ = unsigned_max(negative_, _mm256_castps_si256(x));
+    }
+
+    void join(const SplitExtremes &other) {
+        positive_ = signed_max(positive_, other.positive_);
+        negative_ = unsigned_max(negative_, other.negative_);
+    }
+
+    Extremes extremes() const {
+        const uint32_t highest = first_lane(fold_lanes(positive_, signed_max));
+        const uint32_t below = first_lane(fold_lanes(negative_, unsigned_max));
+        const uint32_t lowest = below >> 31 ? below : 0;
+        return {std::bit_cast<float>(lowest), std::bit_cast<float>(highest),
+                highest < INFINITY_BITS && (lowest & 0x7fffffff) < INFINITY_BITS};
+    }
+
+  private:
+    static __m256i signed_max(__m256i a, __m256i b) { return _mm256_max_epi32(a, b); }
+    static __m256i unsigned_max(__m256i a, __m256i b) { return _mm256_max_epu32(a, b); }
+
+    __m256i positive_ = _mm256_setzero_si256();
+    __m256i negative_ = _mm256_setzero_si256();
+};
+
+// The same for an affine code.
+class AffineExtremes {
+  public:
+    void add(__m256 x) {
+        lowest_ = _mm256_min_ps(lowest_, x);
+        highest_ = _mm256_max_ps(highest_, x);
+        unordered_ = _mm256_or_ps(unordered_, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    }
+
+    void join(const AffineExtremes &other) {
+        lowest_ = _mm256_min_ps(lowest_, other.lowest_);
+        highest_ = _mm256_max_ps(highest_, other.highest_);
+        unordered_ = _mm256_or_ps(unordered_, other.unordered_);
+    }
+
+    Extremes extremes() const {
+        const float low = folded(lowest_, [](__m256 a, __m256 b) { return _mm256_min_ps(a, b); });
+        const float high = folded(highest_, [](__m256 a, __m256 b) { return _mm256_max_ps(a, b); });
+        return {low, high, is_finite(low) && is_finite(high) && _mm256_movemask_ps(unordered_) == 0};
+    }
+
+  private:
+    template <class Combine> static float folded(__m256 x, Combine combine) {
+        const auto of_bits = [&](__m256i a, __m256i b) {
+            return _mm256_castps_si256(combine(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)));
+        };
+        return std::bit_cast<float>(first_lane(fold_lanes(_mm256_castps_si256(x), of_bits)));
+    }
+
+    __m256 lowest_ = _mm256_set1_ps(std::numeric_limits<float>::infinity());
+    __m256 highest_ = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+    __m256 unordered_ = _mm256_setzero_ps();
+};
 
 // Collects the range of vectors of elements, and their mask where one is asked for.
 template <bool masked> class VectorRange {

@@ -17,8 +17,6 @@ struct Call {
     actnn_channels channels;
     const GroupKernels *groups;
     const ChannelKernels *kernels;
-
-    int64_t within_sample(const Group &group) const { return group.first % split.planes.elements; }
 };
 
 actnn_status read_call(const actnn_layout *layout, const actnn_channels *channels, int32_t simd, int32_t threads,
@@ -129,7 +127,7 @@ void sum_runs(const Call &call, GradientReader &reader, int64_t sample, int64_t 
         const int64_t from = start + begin * channels.inner, to = start + end * channels.inner;
         visit_groups(planes, first_group + from / GROUP, first_group + groups_of(to), [&](const Group &group) {
             const auto elements = reader.read(group);
-            const int64_t place = call.within_sample(group);
+            const int64_t place = group.place;
             const int skipped = static_cast<int>(std::max<int64_t>(0, from - place));
             const int past = static_cast<int>(std::min<int64_t>(group.length, to - place));
             visit_runs(channels, place + skipped, past - skipped, [&](int64_t channel, int run, int run_end) {
@@ -156,7 +154,7 @@ void sum_neighbours(const Call &call, GradientReader &reader, int64_t sample, in
         alignas(64) float repeated[2][2 * GROUP] = {};
         visit_groups(planes, first_group + begin, first_group + end, [&](const Group &group) {
             const auto elements = reader.read(group);
-            const int64_t channel = call.within_sample(group) % channels;
+            const int64_t channel = group.place % channels;
             call.kernels->add_sums(elements.grad, elements.value, group.length, repeated[0] + channel,
                                    repeated[1] + channel);
         });
@@ -168,7 +166,7 @@ void sum_neighbours(const Call &call, GradientReader &reader, int64_t sample, in
     }
     visit_groups(planes, first_group + begin, first_group + end, [&](const Group &group) {
         const auto elements = reader.read(group);
-        const int64_t channel = call.within_sample(group) % channels;
+        const int64_t channel = group.place % channels;
         const int before = static_cast<int>(std::min<int64_t>(group.length, channels - channel));
         call.kernels->add_sums(elements.grad, elements.value, before, grads + channel, products + channel);
         if (before < group.length) {
@@ -239,7 +237,7 @@ int32_t actnn_decode_output(const actnn_layout *layout, const actnn_output *para
             output.write(group.first - first * planes.elements, group.length, values_of_group, [&](float *x) {
                 call.groups->decode(call.split.words(group.bits), group_key(key, group.index), part,
                                     buffer + call.split.scales_of(group.index), buffer + group.planes, group.length, x);
-                call.kernels->scale(x, scales.of(call.within_sample(group), group.length), group.length, x);
+                call.kernels->scale(x, scales.of(group.place, group.length), group.length, x);
             });
         });
         output.finish();
@@ -270,7 +268,7 @@ int32_t actnn_normalize(const actnn_layout *layout, const actnn_channels *channe
         alignas(64) float values_of_group[GROUP];
         alignas(64) float out_of_group[GROUP];
         visit_groups(planes, begin, end, [&](const Group &group) {
-            const Spread<5> spread = parameters.of(call.within_sample(group), group.length);
+            const Spread<5> spread = parameters.of(group.place, group.length);
             const float *const x = input.read(group.first, group.length, values_of_group);
             output.write(group.first, group.length, out_of_group, [&](float *y) {
                 call.kernels->normalize(call.split.words(group.bits), group_key(key, group.index), x, spread,
@@ -299,7 +297,7 @@ int32_t actnn_gradient_sums(const actnn_layout *layout, const actnn_channels *ch
     const Tasks tasks(planes.samples, planes.elements, call.channels);
     if (tasks.count() > 0 && (grad == nullptr || workspace == nullptr)) return ACTNN_BAD_ARGUMENT;
 
-    share_tasks(tasks.count(), threads, [&](int64_t begin, int64_t end) {
+    share_tasks(tasks.count(), planes.groups(), threads, [&](int64_t begin, int64_t end) {
         GradientReader reader(call, buffer, rectified != 0, grad, dtype);
         for (int64_t task = begin; task < end; ++task) {
             float *const row = workspace + 2 * tasks.row(task) * call.channels.channels;
@@ -330,7 +328,7 @@ int32_t actnn_gradient(const actnn_layout *layout, const actnn_channels *channel
         alignas(64) float out_of_group[GROUP];
         visit_groups(planes, begin, end, [&](const Group &group) {
             const auto elements = reader.read(group);
-            const Spread<3> spread = parameters.of(call.within_sample(group), group.length);
+            const Spread<3> spread = parameters.of(group.place, group.length);
             output.write(group.first, group.length, out_of_group, [&](float *result) {
                 call.kernels->combine(elements.grad, elements.value, spread, group.length, result);
             });

@@ -18,6 +18,22 @@ template <int COUNT> struct Spread {
     int64_t inner;
 };
 
+// Call body(i, parameters) for every element.
+template <int COUNT, class Body> static void visit_elements(const Spread<COUNT> &spread, int length, Body body) {
+    int64_t channel = spread.channel, left = spread.left;
+    for (int i = 0; i < length; ++i) {
+        if (spread.inner > 0 && left == 0) {
+            channel = channel + 1 == spread.channels ? 0 : channel + 1;
+            left = spread.inner;
+        }
+        --left;
+        const int64_t place = spread.inner > 0 ? channel : i;
+        float parameters[COUNT];
+        for (int k = 0; k < COUNT; ++k) parameters[k] = spread.arrays[k][place];
+        body(i, parameters);
+    }
+}
+
 struct GradientSums {
     float grad;
     float product;

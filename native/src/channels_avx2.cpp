@@ -1,5 +1,6 @@
 // The channel kernels for AVX2; what is left after the last whole vector goes to the scalar ones.
 
+#include <algorithm>
 #include <limits>
 
 #include "avx2.h"
@@ -45,7 +46,9 @@ template <int COUNT> struct Parameters {
 template <int COUNT, class Body> void visit_vectors(const Spread<COUNT> &spread, int length, Body body) {
     const int whole = whole_vectors(length);
     if (spread.inner == 0) {
-        for (int i = 0; i < whole; i += LANES) body(i, Parameters<COUNT>::of_elements(spread, i));
+        // of a copy that nothing the body writes can change: its pointers stay in registers
+        const Spread<COUNT> elements = spread;
+        for (int i = 0; i < whole; i += LANES) body(i, Parameters<COUNT>::of_elements(elements, i));
         return;
     }
     int64_t channel = spread.channel, left = spread.left;
@@ -84,48 +87,103 @@ template <int COUNT> Spread<COUNT> rest_of(Spread<COUNT> spread, int start) {
     return spread;
 }
 
-// The vectors of y and of v. An element counts as positive where v > 0; a v that is 0 or on the wrong side becomes the
-// least normal number or 0, whichever lies on the side of y: too small for any scale, so both are coded as level 0.
-// Returns whether every v was finite before.
-template <bool sided> bool normalize_full(const float *x, const Spread<5> &spread, float *y, float *v) {
-    const __m256 zero = _mm256_setzero_ps();
-    const __m256 least = _mm256_set1_ps(0x1p-126f);
-    __m256 nothing = zero; // the bits of all 0 * v: those of a NaN if any v is not finite
-    visit_vectors(spread, GROUP, [&](int i, const Parameters<5> &parameters) {
+// What a vector of elements is normalised and coded to.
+struct Normalized {
+    __m256 output, coded;
+
+    Normalized(__m256 value, const Parameters<5> &parameters) {
         const auto &[slope, offset, mean, inverse, threshold] = parameters.value;
-        const __m256 value = _mm256_loadu_ps(x + i);
-        const __m256 output = _mm256_add_ps(_mm256_mul_ps(value, slope), offset);
-        __m256 coded = _mm256_sub_ps(_mm256_mul_ps(_mm256_sub_ps(value, mean), inverse), threshold);
-        if constexpr (sided) {
-            const __m256 below = _mm256_cmp_ps(output, zero, _CMP_LE_OQ);
-            nothing = _mm256_or_ps(nothing, _mm256_mul_ps(coded, zero));
-            coded = _mm256_blendv_ps(_mm256_max_ps(coded, least), _mm256_min_ps(coded, zero), below);
-        }
-        _mm256_storeu_ps(y + i, output);
+        output = _mm256_add_ps(_mm256_mul_ps(value, slope), offset);
+        coded = _mm256_sub_ps(_mm256_mul_ps(_mm256_sub_ps(value, mean), inverse), threshold);
+    }
+};
+
+// The whole vectors of y and of v; returns the extremes of v.
+inline Extremes normalize_affine(const float *x, const Spread<5> &spread, int length, float *y, float *v) {
+    AffineExtremes extremes;
+    visit_vectors(spread, length, [&](int i, const Parameters<5> &parameters) {
+        const Normalized normalized(_mm256_loadu_ps(x + i), parameters);
+        extremes.add(normalized.coded);
+        _mm256_storeu_ps(y + i, normalized.output);
+        _mm256_storeu_ps(v + i, normalized.coded);
+    });
+    return extremes.extremes();
+}
+
+// A v that is 0 or not on the side of y becomes this on the side of y: too small for any scale, it is coded as level 0.
+constexpr float LEAST_CODED = 0x1p-126f;
+
+// The same where v has the side of y.
+inline Extremes normalize_sided(const float *x, const Spread<5> &spread, int length, float *y, float *v) {
+    const __m256 least = _mm256_set1_ps(LEAST_CODED);
+    const __m256 sign_bit = _mm256_set1_ps(-0.0f);
+    __m256i furthest = _mm256_setzero_si256(); // on the other side than y
+    SplitExtremes extremes;
+    visit_vectors(spread, length, [&](int i, const Parameters<5> &parameters) {
+        const Normalized normalized(_mm256_loadu_ps(x + i), parameters);
+        const __m256 below = _mm256_cmp_ps(normalized.output, _mm256_setzero_ps(), _CMP_LE_OQ);
+        const __m256 sign = _mm256_and_ps(below, sign_bit);
+        const __m256 towards = _mm256_xor_ps(normalized.coded, sign);
+        furthest = _mm256_max_epu32(furthest, _mm256_castps_si256(towards));
+        // a maximum with a NaN is its second operand
+        const __m256 coded = _mm256_xor_ps(_mm256_max_ps(least, towards), sign);
+        extremes.add(coded);
+        _mm256_storeu_ps(y + i, normalized.output);
         _mm256_storeu_ps(v + i, coded);
     });
-    return _mm256_movemask_ps(_mm256_cmp_ps(nothing, nothing, _CMP_UNORD_Q)) == 0;
+    const auto unsigned_max = [](__m256i a, __m256i b) { return _mm256_max_epu32(a, b); };
+    Extremes result = extremes.extremes();
+    result.finite = result.finite && first_lane(fold_lanes(furthest, unsigned_max)) < (INFINITY_BITS | 1u << 31);
+    return result;
+}
+
+// What is left of y and v after the whole vectors; returns whether every v is finite.
+bool normalize_rest(const float *x, const Spread<5> &spread, int length, bool sided, float *y, float *v) {
+    const int whole = whole_vectors(length);
+    if (whole == length) return true;
+    bool finite = true;
+    visit_elements(rest_of(spread, whole), length - whole, [&](int rest, const float (&parameters)[5]) {
+        const auto [slope, offset, mean, inverse, threshold] = parameters;
+        const int i = whole + rest;
+        const float value = x[i]; // y may be x
+        const float coded = (value - mean) * inverse - threshold;
+        y[i] = value * slope + offset;
+        const float side = y[i] <= 0 ? -1.0f : 1.0f;
+        v[i] = sided ? side * std::max(LEAST_CODED, side * coded) : coded;
+        finite = finite && is_finite(coded);
+    });
+    return finite;
+}
+
+// A group that is full, as the compiler then knows, or any other.
+template <bool full>
+void normalize_group(const Words &words, GroupKey key, const float *x, const Spread<5> &spread, int length, float *y,
+                     uint8_t *scales, uint8_t *planes) {
+    alignas(32) float v[GROUP];
+    const int known = full ? GROUP : length;
+    const bool sided = !words.affine();
+    const Extremes extremes =
+        sided ? normalize_sided(x, spread, known, y, v) : normalize_affine(x, spread, known, y, v);
+    if (full && (!sided || extremes.finite)) {
+        encode_within(words, key, extremes, v, {x, y}, scales, planes);
+        return;
+    }
+    const bool rest_finite = normalize_rest(x, spread, known, sided, y, v);
+    if (!sided || (extremes.finite && rest_finite)) {
+        encode(words, key, v, nullptr, known, scales, planes);
+        return;
+    }
+    // the sign of a NaN says nothing about the side of y
+    uint8_t side[PLANE_BYTES];
+    scalar_kernels.encode_mask(y, known, side);
+    v[0] = std::numeric_limits<float>::quiet_NaN();
+    encode(words, key, v, side, known, scales, planes);
 }
 
 void normalize(const Words &words, GroupKey key, const float *x, const Spread<5> &spread, int length, float *y,
                uint8_t *scales, uint8_t *planes) {
-    if (length < GROUP) {
-        scalar_channels.normalize(words, key, x, spread, length, y, scales, planes);
-        return;
-    }
-    alignas(32) float v[GROUP];
-    if (words.affine()) {
-        normalize_full<false>(x, spread, y, v);
-        encode(words, key, v, nullptr, GROUP, scales, planes);
-    } else if (normalize_full<true>(x, spread, y, v)) {
-        encode(words, key, v, nullptr, GROUP, scales, planes);
-    } else {
-        // the sign of a NaN says nothing about the side of y
-        uint8_t side[PLANE_BYTES];
-        encode_mask_full(y, side);
-        v[0] = std::numeric_limits<float>::quiet_NaN();
-        encode(words, key, v, side, GROUP, scales, planes);
-    }
+    const auto group = length == GROUP ? normalize_group<true> : normalize_group<false>;
+    group(words, key, x, spread, length, y, scales, planes);
 }
 
 void scale(const float *values, const Spread<2> &spread, int length, float *out) {
@@ -251,7 +309,7 @@ void add_moments(const float *values, int64_t length, float pivot, Moments &mome
 
 // Add rows to VECTORS vectors of columns; ROWS is `count` where that is known, else 0.
 template <int VECTORS, int ROWS>
-void add_columns(const float *const *rows, int count, int i, ColumnMoments &moments) {
+inline void add_columns(const float *const *rows, int count, int i, ColumnMoments &moments) {
     __m256 pivot[VECTORS];
     VectorMoments columns[VECTORS];
     for (int k = 0; k < VECTORS; ++k) {
@@ -272,11 +330,17 @@ void add_columns(const float *const *rows, int count, int i, ColumnMoments &mome
     }
 }
 
-void add_rows(const float *const *rows, int count, int start, int length, ColumnMoments &moments) {
+// The same for eight rows; returns the first column that is left.
+int add_eight_rows(const float *const *rows, int start, int length, ColumnMoments &moments) {
+    // of copies that nothing written can change: they stay in registers
+    const float *const eight[] = {rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]};
     int i = start;
-    if (count == 8) {
-        for (; i + 2 * LANES <= length; i += 2 * LANES) add_columns<2, 8>(rows, count, i, moments);
-    }
+    for (; i + 2 * LANES <= length; i += 2 * LANES) add_columns<2, 8>(eight, 8, i, moments);
+    return i;
+}
+
+void add_rows(const float *const *rows, int count, int start, int length, ColumnMoments &moments) {
+    int i = count == 8 ? add_eight_rows(rows, start, length, moments) : start;
     for (; i + LANES <= length; i += LANES) add_columns<1, 0>(rows, count, i, moments);
     if (i < length) scalar_channels.add_rows(rows, count, i, length, moments);
 }

@@ -7,22 +7,6 @@
 namespace actnn {
 namespace {
 
-// Call body(i, parameters) for every element.
-template <int COUNT, class Body> void visit_elements(const Spread<COUNT> &spread, int length, Body body) {
-    int64_t channel = spread.channel, left = spread.left;
-    for (int i = 0; i < length; ++i) {
-        if (spread.inner > 0 && left == 0) {
-            channel = channel + 1 == spread.channels ? 0 : channel + 1;
-            left = spread.inner;
-        }
-        --left;
-        const int64_t place = spread.inner > 0 ? channel : i;
-        float parameters[COUNT];
-        for (int k = 0; k < COUNT; ++k) parameters[k] = spread.arrays[k][place];
-        body(i, parameters);
-    }
-}
-
 void normalize(const Words &words, GroupKey key, const float *x, const Spread<5> &spread, int length, float *y,
                uint8_t *scales, uint8_t *planes) {
     float v[GROUP];

@@ -12,58 +12,25 @@ namespace {
 
 void store_word(int word, uint8_t *bytes) { std::memcpy(bytes, &word, sizeof word); }
 
-template <class Combine> __m256i fold_lanes(__m256i x, Combine combine) {
-    x = combine(x, _mm256_permute2x128_si256(x, x, 1));
-    x = combine(x, _mm256_shuffle_epi32(x, 0x4e));
-    return combine(x, _mm256_shuffle_epi32(x, 0xb1));
-}
-
-uint32_t first_lane(__m256i x) { return static_cast<uint32_t>(_mm256_cvtsi256_si32(x)); }
-
 // lowest = min(0, values), highest = max(0, values): all that the scales of a split code depend on.
-inline Extremes split_extremes(const float *values) {
-    const auto signed_max = [](__m256i a, __m256i b) { return _mm256_max_epi32(a, b); };
-    const auto unsigned_max = [](__m256i a, __m256i b) { return _mm256_max_epu32(a, b); };
-    // As integers the bits of floats are ordered by magnitude, NaN last: the signed maximum belongs to the largest
-    // positive value, the unsigned one to the negative value of largest magnitude.
-    __m256i positive[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    __m256i negative[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+Extremes split_extremes(const float *values) {
+    SplitExtremes halves[2];
     for (int i = 0; i < GROUP; i += 2 * LANES) {
-        for (int half = 0; half < 2; ++half) {
-            const __m256i x = _mm256_castps_si256(_mm256_loadu_ps(values + i + half * LANES));
-            positive[half] = signed_max(positive[half], x);
-            negative[half] = unsigned_max(negative[half], x);
-        }
+        halves[0].add(_mm256_loadu_ps(values + i));
+        halves[1].add(_mm256_loadu_ps(values + i + LANES));
     }
-    const uint32_t highest = first_lane(fold_lanes(signed_max(positive[0], positive[1]), signed_max));
-    const uint32_t below = first_lane(fold_lanes(unsigned_max(negative[0], negative[1]), unsigned_max));
-    const uint32_t lowest = below >> 31 ? below : 0;
-    return {std::bit_cast<float>(lowest), std::bit_cast<float>(highest),
-            highest < INFINITY_BITS && (lowest & 0x7fffffff) < INFINITY_BITS};
+    halves[0].join(halves[1]);
+    return halves[0].extremes();
 }
 
 Extremes affine_extremes(const float *values) {
-    const auto min = [](__m256i a, __m256i b) {
-        return _mm256_castps_si256(_mm256_min_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)));
-    };
-    const auto max = [](__m256i a, __m256i b) {
-        return _mm256_castps_si256(_mm256_max_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)));
-    };
-    const __m256i first = _mm256_castps_si256(_mm256_loadu_ps(values));
-    __m256i lowest[2] = {first, first};
-    __m256i highest[2] = {first, first};
-    __m256 unordered = _mm256_setzero_ps();
+    AffineExtremes halves[2];
     for (int i = 0; i < GROUP; i += 2 * LANES) {
-        for (int half = 0; half < 2; ++half) {
-            const __m256 x = _mm256_loadu_ps(values + i + half * LANES);
-            lowest[half] = min(lowest[half], _mm256_castps_si256(x));
-            highest[half] = max(highest[half], _mm256_castps_si256(x));
-            unordered = _mm256_or_ps(unordered, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-        }
+        halves[0].add(_mm256_loadu_ps(values + i));
+        halves[1].add(_mm256_loadu_ps(values + i + LANES));
     }
-    const float low = std::bit_cast<float>(first_lane(fold_lanes(min(lowest[0], lowest[1]), min)));
-    const float high = std::bit_cast<float>(first_lane(fold_lanes(max(highest[0], highest[1]), max)));
-    return {low, high, is_finite(low) && is_finite(high) && _mm256_movemask_ps(unordered) == 0};
+    halves[0].join(halves[1]);
+    return halves[0].extremes();
 }
 
 // Where the side of an element comes from.
@@ -102,8 +69,8 @@ void draw(GroupKey key, __m256i *out) {
 }
 
 template <int bits, Side side, bool noisy>
-void quantize(const Words &words, const Scales &scales, GroupKey key, const float *values, const uint8_t *given,
-              uint8_t *planes) {
+void quantize(const Words &words, const Scales &scales, GroupKey key, const float *values, const Ahead &ahead,
+              const uint8_t *given, uint8_t *planes) {
     const __m256 zero = _mm256_set1_ps(scales.first);
     const __m256 above = _mm256_set1_ps(factor_of(words.positive(), scales.second));
     // a negative factor makes magnitudes of negative values
@@ -117,7 +84,8 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, const floa
 
     for (int block = 0; block < BLOCKS; ++block) {
         for (int line = 0; line < BLOCK; line += FLOATS_OF_LINE) {
-            __builtin_prefetch(values + FLOATS_AHEAD_OF_READING + block * BLOCK + line);
+            __builtin_prefetch(ahead.read + FLOATS_AHEAD_OF_READING + block * BLOCK + line);
+            if (ahead.write) __builtin_prefetch(ahead.write + FLOATS_AHEAD_OF_WRITING + block * BLOCK + line, 1);
         }
         const __m256i bits_given =
             _mm256_set1_epi32(side == Side::GIVEN ? static_cast<int>(load_word(given + 4 * block)) : 0);
@@ -171,9 +139,9 @@ void poison(const Words &words, const uint8_t *mask, uint8_t *planes) {
 }
 
 template <int bits, Side side>
-void encode_full(const Words &words, GroupKey key, const float *values, const uint8_t *given, uint8_t *scales,
-                 uint8_t *planes) {
-    const Scales group = scales_of(words, side == Side::NONE ? affine_extremes(values) : split_extremes(values));
+void encode_full(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
+                 const uint8_t *given, uint8_t *scales, uint8_t *planes) {
+    const Scales group = scales_of(words, extremes);
     write_scales(words, group, scales);
     if (group.poisoned()) {
         uint8_t mask[PLANE_BYTES];
@@ -184,28 +152,34 @@ void encode_full(const Words &words, GroupKey key, const float *values, const ui
             poison(words, given ? given : mask, planes);
         }
     } else if (words.rounding == ACTNN_NEAREST) {
-        quantize<bits, side, false>(words, group, key, values, given, planes);
+        quantize<bits, side, false>(words, group, key, values, ahead, given, planes);
     } else {
-        quantize<bits, side, true>(words, group, key, values, given, planes);
+        quantize<bits, side, true>(words, group, key, values, ahead, given, planes);
     }
 }
 
-using EncodeFull = void (*)(const Words &, GroupKey, const float *, const uint8_t *, uint8_t *, uint8_t *);
+using EncodeFull = void (*)(const Words &, GroupKey, const Extremes &, const float *, const Ahead &, const uint8_t *,
+                            uint8_t *, uint8_t *);
 
 template <Side side, int... k> constexpr std::array<EncodeFull, MOST_BITS> encoders(std::integer_sequence<int, k...>) {
     return {encode_full<k + 1, side>...};
+}
+
+EncodeFull encoder_of(const Words &words, bool given) {
+    static constexpr auto affine = encoders<Side::NONE>(WIDTHS);
+    static constexpr auto by_sign = encoders<Side::SIGN>(WIDTHS);
+    static constexpr auto by_side = encoders<Side::GIVEN>(WIDTHS);
+    return (words.affine() ? affine : given ? by_side : by_sign)[words.bits - 1];
 }
 
 } // namespace
 
 void encode(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length, uint8_t *scales,
             uint8_t *planes) {
-    static constexpr auto affine = encoders<Side::NONE>(WIDTHS);
-    static constexpr auto by_sign = encoders<Side::SIGN>(WIDTHS);
-    static constexpr auto by_side = encoders<Side::GIVEN>(WIDTHS);
-    const EncodeFull full = (words.affine() ? affine : side ? by_side : by_sign)[words.bits - 1];
+    const EncodeFull full = encoder_of(words, side != nullptr);
+    const auto extremes = words.affine() ? affine_extremes : split_extremes;
     if (length == GROUP) {
-        full(words, key, values, side, scales, planes);
+        full(words, key, extremes(values), values, {values, nullptr}, side, scales, planes);
         return;
     }
     // pad with a value of the group: a zero could widen its range
@@ -214,8 +188,13 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
     uint8_t wide_side[PLANE_BYTES];
     if (side) widen_planes(side, length, 1, wide_side);
     uint8_t wide_planes[MOST_BITS * PLANE_BYTES];
-    full(words, key, wide, side ? wide_side : nullptr, scales, wide_planes);
+    full(words, key, extremes(wide), wide, {values, nullptr}, side ? wide_side : nullptr, scales, wide_planes);
     trim_planes(wide_planes, length, words.bits, planes);
+}
+
+void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
+                   uint8_t *scales, uint8_t *planes) {
+    encoder_of(words, false)(words, key, extremes, values, ahead, nullptr, scales, planes);
 }
 
 } // namespace actnn::avx2

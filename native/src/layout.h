@@ -46,6 +46,7 @@ inline bool has_samples(const Planes &planes, int64_t first, int64_t count) {
 struct Group {
     int64_t index; // over all samples
     int64_t first; // element
+    int64_t place; // element, from the first of the sample on
     int length;
     int bits;
     int64_t planes; // offset in the buffer
@@ -64,7 +65,7 @@ template <class Visit> void visit_groups(const Planes &planes, int64_t begin, in
         for (; index < past; ++index) {
             const int64_t within = (index - sample * groups) * GROUP;
             const int length = static_cast<int>(std::min<int64_t>(GROUP, planes.elements - within));
-            visit(Group{index, sample * planes.elements + within, length, bits, offset + within / 8 * bits});
+            visit(Group{index, sample * planes.elements + within, within, length, bits, offset + within / 8 * bits});
         }
         offset += bits * plane_bytes(planes.elements);
     }

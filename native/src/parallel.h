@@ -62,4 +62,10 @@ template <class Work> void share_tasks(int64_t tasks, int32_t threads, Work work
     share(tasks, std::min<int64_t>(threads, tasks), work);
 }
 
+// The same for tasks of which there may be many to a group; `groups` is what all of them amount to.
+template <class Work> void share_tasks(int64_t tasks, int64_t groups, int32_t threads, Work work) {
+    const int64_t useful = (groups + LEAST_GROUPS_OF_THREAD - 1) / LEAST_GROUPS_OF_THREAD;
+    share(tasks, std::min<int64_t>({threads, tasks, useful}), work);
+}
+
 } // namespace actnn

@@ -203,16 +203,18 @@ class Tiles {
 
 // One pivot a channel, wherever it repeats: the mean of its first values.
 void choose_pivots(const float *const *rows, int count, int length, int channels, float *pivots) {
-    for (int c = 0; c < channels; ++c) {
-        float sum = 0;
-        int values = 0;
-        for (int i = c; i < length; i += channels) {
-            for (int row = 0; row < count; ++row) sum += rows[row][i];
-            values += count;
+    float sums[GROUP] = {};
+    for (int start = 0; start < length; start += channels) {
+        const int width = std::min(channels, length - start);
+        for (int row = 0; row < count; ++row) {
+            for (int c = 0; c < width; ++c) sums[c] += rows[row][start + c];
         }
-        const float pivot = values > 0 ? pivot_near(sum / static_cast<float>(values)) : 0.0f;
-        for (int i = c; i < GROUP; i += channels) pivots[i] = pivot;
     }
+    for (int c = 0; c < channels; ++c) {
+        const int values = c < length ? count * (1 + (length - 1 - c) / channels) : 0;
+        pivots[c] = values > 0 ? pivot_near(sums[c] / static_cast<float>(values)) : 0.0f;
+    }
+    for (int i = channels; i < GROUP; ++i) pivots[i] = pivots[i - channels];
 }
 
 // Add the rows of a tile; they are of one length, but for the last of all.
@@ -313,18 +315,20 @@ int32_t actnn_channel_statistics(int64_t samples, int64_t elements, const actnn_
     const Activation x{samples, elements, *channels, dtype, values, Input(*kernels, values, dtype), channels_of(simd)};
     const Results results{mean, variance, low, high};
     if (!x.neighbours()) {
-        share_tasks(channels->channels, threads, [&](int64_t begin, int64_t end) {
+        share_tasks(channels->channels, samples * groups_of(elements), threads, [&](int64_t begin, int64_t end) {
             for (int64_t channel = begin; channel < end; ++channel) run_statistics(x, channel, results);
         });
         return ACTNN_OK;
     }
     const Tiles tiles(*channels, x.rows());
-    share_tasks(tiles.tiles(), threads, [&](int64_t begin, int64_t end) {
+    share_tasks(tiles.tiles(), samples * groups_of(elements), threads, [&](int64_t begin, int64_t end) {
         for (int64_t tile = begin; tile < end; ++tile) {
             tile_statistics(x, tiles, tile, workspace + 4 * channels->channels * tiles.block(tile));
         }
     });
-    share_tasks(channels->channels, threads, [&](int64_t begin, int64_t end) {
+    // to join two blocks takes about as long as to read an eighth of a group
+    const int64_t joined = channels->channels * tiles.blocks() / 8;
+    share_tasks(channels->channels, joined, threads, [&](int64_t begin, int64_t end) {
         for (int64_t channel = begin; channel < end; ++channel) join_blocks(x, tiles, workspace, channel, results);
     });
     return ACTNN_OK;

@@ -34,15 +34,21 @@ class Span:
 class Block:
     """What is measured and decided of one code: offsets, ranges and widths of its samples, in memory of a session.
 
-    The memory may be larger; the block begins at ``address``, a multiple of 8.
+    The memory may be larger; the block begins with the offsets at ``address``, a multiple of 8, and the ranges and the
+    widths follow at addresses of their own.
     """
 
-    __slots__ = ("_ranges", "_sample_bits", "_sample_offsets", "address", "memory", "samples")
+    __slots__ = (
+        *("_ranges", "_sample_bits", "_sample_offsets", "address", "bits_address", "memory", "ranges_address"),
+        "samples",
+    )
 
     def __init__(self, memory: Bytes, address: int, samples: int) -> None:
         self.memory = memory
         self.address = address
         self.samples = samples
+        self.ranges_address = address + OFFSET_BYTES * (samples + 1)
+        self.bits_address = self.ranges_address + RANGE_BYTES * samples
         self._sample_offsets: NDArray[np.int64] | None = None
         self._ranges: NDArray[np.float32] | None = None
         self._sample_bits: NDArray[np.uint8] | None = None
@@ -51,16 +57,6 @@ class Block:
     def nbytes(samples: int) -> int:
         """Size of the block of so many samples."""
         return (OFFSET_BYTES * (samples + 1) + RANGE_BYTES * samples + samples + 7) // 8 * 8
-
-    @property
-    def ranges_address(self) -> int:
-        """Where the ranges begin."""
-        return self.address + OFFSET_BYTES * (self.samples + 1)
-
-    @property
-    def bits_address(self) -> int:
-        """Where the widths begin."""
-        return self.address + OFFSET_BYTES * (self.samples + 1) + RANGE_BYTES * self.samples
 
     @property
     def sample_offsets(self) -> NDArray[np.int64]:

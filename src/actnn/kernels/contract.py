@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actnn.errors import FormatError
+from actnn.errors import FormatError, UnsupportedError
 from actnn.format import Layout, Part
 from actnn.kernels.blocks import Block, DividedLayout, Division, Span
 from actnn.kernels.forms import Array, BatchNorm, ChannelAffine, Channels, Normalization, OutputAffine, Pool, Status
@@ -42,6 +42,13 @@ AnyLayout = Layout | DividedLayout
 FLOATS = ("float32", "float16", "bfloat16")
 
 
+class Codes(dict[Any, int]):
+    """The number by which kernels know each dtype of a framework."""
+
+    def __missing__(self, dtype: Any) -> int:
+        raise UnsupportedError(f"the kernels take {', '.join(FLOATS)}; they were given {dtype}.")
+
+
 class Arrays(Protocol):
     """The few array operations that the kernels ask of a framework; one object a framework.
 
@@ -50,7 +57,7 @@ class Arrays(Protocol):
 
     @property
     def codes(self) -> Mapping[Any, int]:
-        """The places in FLOATS of the framework's own dtypes."""
+        """The places in FLOATS of the framework's own dtypes; a ``Codes``, which refuses others."""
 
     @property
     def lends_threads(self) -> bool:

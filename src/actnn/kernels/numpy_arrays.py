@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
 
 import numpy as np
 
 from actnn.errors import UnsupportedError
-from actnn.kernels.contract import Array, Transfers
+from actnn.kernels.contract import Array, Codes, Transfers
 
 
 class NumpyArrays:
     """The array operations of the contract, by numpy; it has no bfloat16."""
 
-    codes: ClassVar[dict[Any, int]] = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}
+    codes = Codes({np.dtype(np.float32): 0, np.dtype(np.float16): 1})
     lends_threads = False
 
     def dtype(self, x: Array) -> str:

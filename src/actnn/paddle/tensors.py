@@ -6,13 +6,13 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import paddle
 from paddle import Tensor
 
-from actnn.kernels.contract import FLOATS, Channels
+from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.paddle.threads import count, runtime
 from actnn.paddle.transfers import PaddleTransfers
 from actnn.session.tensors import Form, Order
@@ -25,7 +25,7 @@ FLOATING = frozenset(DTYPES[name] for name in FLOATS)
 class PaddleArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by Paddle."""
 
-    codes: ClassVar[dict[Any, int]] = {DTYPES[name]: code for code, name in enumerate(FLOATS)}
+    codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
     lends_threads = True
 
     def dtype(self, x: Tensor) -> str:

@@ -6,13 +6,13 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from actnn.kernels.contract import FLOATS, Channels
+from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.session.tensors import Form, Order
 from actnn.torch.transfers import TorchTransfers
 
@@ -25,7 +25,7 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 class TorchArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
 
-    codes: ClassVar[dict[torch.dtype, int]] = {DTYPES[name]: code for code, name in enumerate(FLOATS)}
+    codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
     # torch brings the very library that the kernels are linked to
     lends_threads = False
 

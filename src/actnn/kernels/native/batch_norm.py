@@ -24,7 +24,6 @@ from actnn.kernels.native.structures import (
     KEY,
     c_channels,
     c_normalization,
-    dtype_code,
     layer_fields,
     layout_handle,
 )
@@ -55,7 +54,7 @@ class BatchNormRows(Calls):
             *layer_fields(arrays, normalization, room),
             self._simd,
             self._threads(arrays),
-            dtype_code(arrays, values),
+            arrays.codes[values.dtype],
             *key,
             arrays.pointer(values),
             arrays.pointer(out),
@@ -85,7 +84,7 @@ class BatchNormRows(Calls):
             *layer_fields(arrays, normalization, room),
             self._simd,
             self._threads(arrays),
-            dtype_code(arrays, grad),
+            arrays.codes[grad.dtype],
             rectified,
             of_input,
             arrays.pointer(code),
@@ -108,7 +107,7 @@ class BatchNormRows(Calls):
             self._simd,
             self._threads(arrays),
             arrays.pointer(values),
-            dtype_code(arrays, values),
+            arrays.codes[values.dtype],
             arrays.pointer(workspace),
             *map(arrays.pointer, results),
         )
@@ -136,7 +135,7 @@ class BatchNormRows(Calls):
             KEY.pack(*key),
             arrays.pointer(values),
             arrays.pointer(out),
-            dtype_code(arrays, values),
+            arrays.codes[values.dtype],
             arrays.pointer(buffer),
         )
         refuse("actnn_normalize", status)
@@ -173,7 +172,7 @@ class BatchNormRows(Calls):
     def _gradient(self, arrays: Arrays, grad: Array, code: Array, rectified: bool) -> tuple[int, ...]:
         """Return the arguments that both functions of a gradient share."""
         pointers = arrays.pointer(code), arrays.pointer(grad)
-        return int(rectified), self._simd, self._threads(arrays), *pointers, dtype_code(arrays, grad)
+        return int(rectified), self._simd, self._threads(arrays), *pointers, arrays.codes[grad.dtype]
 
     def ranges(
         self,
@@ -195,7 +194,7 @@ class BatchNormRows(Calls):
             self._threads(arrays),
             stride,
             arrays.pointer(values),
-            dtype_code(arrays, values),
+            arrays.codes[values.dtype],
             arrays.pointer(result),
         )
         refuse("actnn_ranges", status)

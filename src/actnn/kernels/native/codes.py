@@ -8,7 +8,7 @@ from actnn.format import Part, index_bytes
 from actnn.kernels.contract import AnyLayout, Array, Arrays, DividedLayout, Division, Key, OutputAffine, Pool, Span
 from actnn.kernels.native.calls import Calls, space
 from actnn.kernels.native.library import refuse
-from actnn.kernels.native.structures import KEY, c_output, dtype_code, layout_handle, pool_handle
+from actnn.kernels.native.structures import KEY, c_output, layout_handle, pool_handle
 from actnn.kernels.reference import Reference
 
 
@@ -41,7 +41,7 @@ class CodeRows(Calls):
     ) -> Array:
         buffer = space(arrays, values, layout.nbytes, buffer)
         form = layout.handle or layout_handle(layout)
-        operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(buffer)
+        operands = arrays.pointer(values), arrays.codes[values.dtype], arrays.pointer(buffer)
         call = self._simd, self._threads(arrays), KEY.pack(*key)
         if division is None:
             refuse("actnn_encode", self._encode(form, *call, *operands))
@@ -70,7 +70,7 @@ class CodeRows(Calls):
             out = arrays.empty((count, layout.elements), dtype, buffer)
         form = layout.handle or layout_handle(layout)
         call = self._simd, self._threads(arrays), first, count, arrays.pointer(buffer), part
-        result = arrays.pointer(out), dtype_code(arrays, out)
+        result = arrays.pointer(out), arrays.codes[out.dtype]
         if affine is None:
             refuse("actnn_decode", self._decode(form, *call, *result))
         else:
@@ -85,7 +85,7 @@ class CodeRows(Calls):
     ) -> Array:
         samples, elements = values.shape if rows is None else rows
         planes = space(arrays, values, index_bytes(samples, elements, 1), buffer)
-        operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(planes)
+        operands = arrays.pointer(values), arrays.codes[values.dtype], arrays.pointer(planes)
         status = self._encode_mask(samples, elements, self._simd, self._threads(arrays), *operands)
         refuse("actnn_encode_mask", status)
         return planes
@@ -115,7 +115,7 @@ class CodeRows(Calls):
             below,
             arrays.pointer(grad),
             arrays.pointer(out),
-            dtype_code(arrays, grad),
+            arrays.codes[grad.dtype],
         )
         refuse("actnn_apply_mask", status)
         return out
@@ -145,7 +145,7 @@ class CodeRows(Calls):
         result = arrays.empty((samples,), "float32", values) if out is None else None
         place = arrays.pointer(result) if out is None else out.address
         call = self._simd, self._threads(arrays), stride
-        operands = arrays.pointer(values), dtype_code(arrays, values), place
+        operands = arrays.pointer(values), arrays.codes[values.dtype], place
         refuse("actnn_energy", self._energy(samples, elements, *call, *operands))
         return result
 
@@ -154,7 +154,7 @@ class CodeRows(Calls):
             return self._reference.max_pool(arrays, values, out, pool, buffer)
         planes = space(arrays, values, pool.nbytes, buffer)
         form = pool.handle or pool_handle(pool)
-        operands = arrays.pointer(values), dtype_code(arrays, values), arrays.pointer(out), arrays.pointer(planes)
+        operands = arrays.pointer(values), arrays.codes[values.dtype], arrays.pointer(out), arrays.pointer(planes)
         refuse("actnn_max_pool", self._max_pool(form, self._threads(arrays), *operands))
         return planes
 
@@ -166,6 +166,6 @@ class CodeRows(Calls):
         if out is None:
             out = arrays.empty((pool.samples, pool.elements[0]), arrays.dtype(grad), grad)
         form = pool.handle or pool_handle(pool)
-        operands = arrays.pointer(planes), arrays.pointer(grad), dtype_code(arrays, grad), arrays.pointer(out)
+        operands = arrays.pointer(planes), arrays.pointer(grad), arrays.codes[grad.dtype], arrays.pointer(out)
         refuse("actnn_max_pool_backward", self._max_pool_backward(form, self._threads(arrays), *operands))
         return out

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from actnn.errors import FormatError, UnsupportedError
+from actnn.errors import FormatError
 from actnn.format import Family
 from actnn.kernels.contract import (
-    FLOATS,
     AnyLayout,
-    Array,
     Arrays,
     BatchNorm,
     Channels,
@@ -36,7 +34,6 @@ POOL = struct.Struct("@6q8iii")
 _LAYER = "qqqdd7P5i4x"
 FORWARD = struct.Struct(f"@{_LAYER}3i4IPPP")
 BACKWARD = struct.Struct(f"@{_LAYER}5iPPPPPqP")
-
 AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 EVENLY = (0.0, 0.0, 0.0, 0.0)
 RELIEF_STEPS = 7
@@ -52,17 +49,18 @@ class Handle(bytes):
 
 def layout_handle(layout: AnyLayout) -> bytes:
     """Make the ``actnn_layout`` of a layout, and keep it there."""
-    keep_alive = None
-    bits = offsets = 0
-    if isinstance(layout, DividedLayout):
-        bits, offsets = layout.block.bits_address, layout.block.address
-    elif layout.sample_bits is not None:
-        keep_alive = np.array(layout.sample_bits, np.uint8), np.array(layout.sample_offsets, np.int64)
-        bits, offsets = (int(array.ctypes.data) for array in keep_alive)
-    negative = bytes(layout.family.negative)
     shape = layout.samples, layout.elements, layout.bits
-    handle = Handle(LAYOUT.pack(*shape, layout.rounding, negative, bits, offsets))
-    handle.keep_alive = keep_alive
+    kind = layout.rounding, bytes(layout.family.negative)
+    if isinstance(layout, DividedLayout):
+        packed = LAYOUT.pack(*shape, *kind, layout.block.bits_address, layout.block.address)
+        layout.handle = packed
+        return packed
+    arrays: tuple[Any, ...] = ()
+    if layout.sample_bits is not None:
+        arrays = np.array(layout.sample_bits, np.uint8), np.array(layout.sample_offsets, np.int64)
+    addresses = [array.ctypes.data for array in arrays] or (0, 0)
+    handle = Handle(LAYOUT.pack(*shape, *kind, *addresses))
+    handle.keep_alive = arrays
     object.__setattr__(layout, "handle", handle)
     return handle
 
@@ -94,54 +92,43 @@ def c_normalization(arrays: Arrays, normalization: Normalization) -> bytes:
 
 def c_output(arrays: Arrays, affine: OutputAffine, workspace: int) -> bytes:
     """Return ``actnn_output``."""
-    gamma, gamma_dtype = number_array(arrays, affine.gamma)
-    beta, beta_dtype = number_array(arrays, affine.beta)
-    threshold = 0 if affine.threshold is None else arrays.pointer(affine.threshold)
-    form = affine.channels.count, affine.channels.inner
-    return OUTPUT.pack(*form, gamma, beta, threshold, workspace, gamma_dtype, beta_dtype)
+    pointer, codes, gamma, beta, threshold = arrays.pointer, arrays.codes, affine.gamma, affine.beta, affine.threshold
+    return OUTPUT.pack(
+        affine.channels.count,
+        affine.channels.inner,
+        0 if gamma is None else pointer(gamma),
+        0 if beta is None else pointer(beta),
+        0 if threshold is None else pointer(threshold),
+        workspace,
+        0 if gamma is None else codes[gamma.dtype],
+        0 if beta is None else codes[beta.dtype],
+    )
 
 
 def layer_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tuple[Any, ...]:
     """Return the members of ``actnn_batch_norm``."""
-    gamma, gamma_dtype = number_array(arrays, normalization.gamma)
-    beta, beta_dtype = number_array(arrays, normalization.beta)
-    mean = variance = mean_dtype = variance_dtype = 0
-    if normalization.running is not None:
-        mean, mean_dtype = number_array(arrays, normalization.running[0])
-        variance, variance_dtype = number_array(arrays, normalization.running[1])
-    statistics = 0 if normalization.statistics is None else arrays.pointer(normalization.statistics)
+    pointer, codes, channels = arrays.pointer, arrays.codes, normalization.channels
+    gamma, beta, statistics = normalization.gamma, normalization.beta, normalization.statistics
+    mean, variance = normalization.running or (None, None)
     return (
-        normalization.channels.count,
-        normalization.channels.inner,
+        channels.count,
+        channels.inner,
         normalization.count,
         normalization.epsilon,
         normalization.momentum,
-        gamma,
-        beta,
-        mean,
-        variance,
-        statistics,
-        arrays.pointer(normalization.saved),
+        0 if gamma is None else pointer(gamma),
+        0 if beta is None else pointer(beta),
+        0 if mean is None else pointer(mean),
+        0 if variance is None else pointer(variance),
+        0 if statistics is None else pointer(statistics),
+        pointer(normalization.saved),
         workspace,
-        gamma_dtype,
-        beta_dtype,
-        mean_dtype,
-        variance_dtype,
+        0 if gamma is None else codes[gamma.dtype],
+        0 if beta is None else codes[beta.dtype],
+        0 if mean is None else codes[mean.dtype],
+        0 if variance is None else codes[variance.dtype],
         normalization.unbiased,
     )
-
-
-def number_array(arrays: Arrays, x: Array | None) -> tuple[int, int]:
-    """Return address and dtype of an array that may be absent."""
-    return (0, 0) if x is None else (arrays.pointer(x), dtype_code(arrays, x))
-
-
-def dtype_code(arrays: Arrays, x: Array) -> int:
-    """Return the ABI's number of an array's dtype."""
-    code = arrays.codes.get(x.dtype)
-    if code is None:
-        raise UnsupportedError(f"the kernels take {', '.join(FLOATS)}; they were given {arrays.dtype(x)}.")
-    return code
 
 
 class Divisions:
