@@ -68,8 +68,8 @@ ACTNN_API int32_t actnn_encode(const actnn_layout *layout, int32_t simd, int32_t
 ACTNN_API int32_t actnn_decode(const actnn_layout *layout, int32_t simd, int32_t threads, int64_t first,
                                int64_t count, const uint8_t *buffer, int32_t part, void *values, int32_t dtype);
 
-/* Masks: one plane of `not (x <= 0)`. */
-ACTNN_API int32_t actnn_encode_mask(int64_t samples, int64_t elements, int32_t simd, int32_t threads,
+/* Masks: one plane of `not (x <= 0) and not (x >= upper)`; no upper bound where that is NaN. */
+ACTNN_API int32_t actnn_encode_mask(int64_t samples, int64_t elements, int32_t simd, int32_t threads, float upper,
                                     const void *values, int32_t dtype, uint8_t *planes);
 /* out = grad * (bit ? above : below); grad and out may be the same array.
  * The mask is a mask code (layout NULL) or a split code read as `word >= N`. */

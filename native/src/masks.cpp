@@ -16,8 +16,8 @@ actnn_status check(int64_t samples, int64_t elements, int32_t simd, int32_t thre
 
 } // namespace
 
-int32_t actnn_encode_mask(int64_t samples, int64_t elements, int32_t simd, int32_t threads, const void *values,
-                          int32_t dtype, uint8_t *mask) {
+int32_t actnn_encode_mask(int64_t samples, int64_t elements, int32_t simd, int32_t threads, float upper,
+                          const void *values, int32_t dtype, uint8_t *mask) {
     const actnn_status status = check(samples, elements, simd, threads, dtype);
     if (status != ACTNN_OK) return status;
     const Planes planes{samples, elements, 1};
@@ -26,10 +26,16 @@ int32_t actnn_encode_mask(int64_t samples, int64_t elements, int32_t simd, int32
 
     const GroupKernels &kernels = *kernels_of(simd);
     const Input input(kernels, values, dtype);
+    const bool bounded = upper == upper;
     share_groups(planes.groups(), threads, [&](int64_t begin, int64_t end) {
         alignas(64) float values_of_group[GROUP];
+        alignas(64) float below_upper[GROUP];
         visit_groups(planes, begin, end, [&](const Group &group) {
-            const float *const x = input.read(group.first, group.length, values_of_group);
+            const float *x = input.read(group.first, group.length, values_of_group);
+            if (bounded) {
+                for (int i = 0; i < group.length; ++i) below_upper[i] = x[i] >= upper ? 0.0f : x[i];
+                x = below_upper;
+            }
             kernels.encode_mask(x, group.length, mask + group.planes);
         });
     });

@@ -1,5 +1,7 @@
 // Masks: made from values, read out of split codes, and applied.
 
+#include <cmath>
+
 #include "samples.h"
 
 using namespace actnn;
@@ -12,7 +14,7 @@ bool bit(Guarded &mask, int64_t elements, int64_t sample, int64_t i) {
 
 Guarded mask_of(Guarded &values, int64_t samples, int64_t elements, int simd, int threads, int dtype) {
     Guarded mask(static_cast<size_t>(samples * plane_bytes(elements)));
-    CHECK(actnn_encode_mask(samples, elements, simd, threads, values.data(), dtype, mask.data()) == ACTNN_OK);
+    CHECK(actnn_encode_mask(samples, elements, simd, threads, NAN, values.data(), dtype, mask.data()) == ACTNN_OK);
     CHECK(mask.intact());
     return mask;
 }

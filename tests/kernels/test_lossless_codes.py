@@ -29,6 +29,20 @@ def test_nan_counts_as_above_zero(backend):
     assert passed.tolist() == [[0, 0, 1, 1, 1, 0, 1, 0, 1, 0]]
 
 
+@given(ANY_FLOATS)
+def test_a_mask_with_an_upper_bound_ends_there(backend, values):
+    mask = backend.encode_mask(NUMPY, values, upper=6.0)
+    passed = backend.apply_mask(NUMPY, mask, None, np.ones_like(values), 1.0, 0.0)
+    assert np.array_equal(passed == 1, ~(values <= 0) & ~(values >= 6))
+
+
+def test_the_upper_bound_itself_and_infinity_lie_outside(backend):
+    values = np.array([[6.0, np.nextafter(np.float32(6), np.float32(0)), np.inf, np.nan, -1.0, 1e-45]], np.float32)
+    mask = backend.encode_mask(NUMPY, values, upper=6.0)
+    passed = backend.apply_mask(NUMPY, mask, None, np.ones_like(values), 1.0, 0.0)
+    assert passed.tolist() == [[0, 1, 0, 1, 0, 1]]
+
+
 @pytest.mark.parametrize("family", ["zero_exact", "two_sided"])
 def test_a_split_code_serves_as_the_mask_of_its_values(backend, family):
     values = np.random.default_rng(11).standard_normal((3, 700), np.float32)

@@ -188,9 +188,14 @@ class Backend(Protocol):
         """
 
     def encode_mask(
-        self, arrays: Arrays, values: Array, buffer: Array | None = None, rows: tuple[int, int] | None = None
+        self,
+        arrays: Arrays,
+        values: Array,
+        buffer: Array | None = None,
+        rows: tuple[int, int] | None = None,
+        upper: float | None = None,
     ) -> Array:
-        """Return one plane of ``not (values <= 0)``."""
+        """Return one plane of ``not (values <= 0)``, and with ``upper`` also ``not (values >= upper)``."""
 
     def apply_mask(
         self,

@@ -182,12 +182,12 @@ def itself(tensors: Tensors, x: Array, site: Site, exact_bytes: int = 0) -> Kept
     return Kept(Reading(order, kernels.select(tensors, x)), (tensors.detach(x),))
 
 
-def encode_mask(tensors: Tensors, x: Array, site: Site) -> Kept:
-    """Return one bit an element, ``not (x <= 0)``; it reads as a mask only."""
+def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = None) -> Kept:
+    """Return one bit an element, ``not (x <= 0)``, and below ``upper`` where that is given; it reads as a mask only."""
     session, plan = site.session, mask_plan(tensors, site, x, tensors.form(x))
     session.check_open()
     buffer = session.store.allocate(tensors, plan.nbytes, x)
-    plan.backend.encode_mask(tensors, x if plan.direct else plan.order.flat(x), buffer, plan.rows)
+    plan.backend.encode_mask(tensors, x if plan.direct else plan.order.flat(x), buffer, plan.rows, upper)
     site.keeps(plan.nbytes)
     if plan.reading is None:
         plan.reading = Reading(plan.order, plan.backend)

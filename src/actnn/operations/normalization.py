@@ -72,8 +72,8 @@ def batch_norm(
     """Return ``x`` normalised by the batch; None where the plain layer serves, whose input is then kept.
 
     ``order`` says where the channels are, where the tensor does not tell itself. ``exact`` normalises by a given mean
-    and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd,
-    and returns the output and, where an in-place ReLU may come, a shorter way for its gradient.
+    and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd, and returns the output and, where an
+    in-place ReLU may come, a shorter way for its gradient.
     """
     session, form = site.session, tensors.form(x)
     tag = session.tags.current(tensors, x, form)
@@ -87,7 +87,8 @@ def batch_norm(
     call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes)
     y, bypass = apply(x, call)
     if call.kept is not None and session.policy.share_codes and tensors.recorded(y):
-        tag = session.tags.fresh(tensors, y, tensors.form(y))
+        # what kernels wrote directly has the form of the input
+        tag = session.tags.fresh(tensors, y, form if plan.direct and shared is None else tensors.form(y))
         tag.kept, tag.owner, tag.readers, tag.bypass = call.kept, site, call.readers, bypass
         tag.result = weakref.ref(y)
     return y

@@ -26,22 +26,13 @@ class Rectifier:
 
     ``function`` computes it. ``family`` is that of a code of the output from which the mask can be read, None where
     there is none; ``rectifies`` tells that the output is the positive part of the input. The mask is read from
-    ``kept``, a code of the input; where there is none, from what ``code`` makes of the output. ``reads_sides`` tells
-    that the mask depends on nothing but the sign of the input.
+    ``kept``, a code of the input; where there is none, from what ``code`` makes of the output. With ``upper`` the mask
+    ends there, and no code of the input tells it.
     """
 
     __slots__ = (
-        "below",
-        "code",
-        "family",
-        "function",
-        "inplace",
-        "kept",
-        "readers",
-        "reads_sides",
-        "rectifies",
-        "site",
-        "training",
+        *("below", "code", "family", "function", "inplace", "kept", "readers", "rectifies", "site", "training"),
+        "upper",
     )
 
     def __init__(
@@ -56,11 +47,11 @@ class Rectifier:
         training: bool = True,
         kept: Kept | None = None,
         code: Callable[[Array], Kept] | None = None,
-        reads_sides: bool = True,
+        upper: float | None = None,
     ) -> None:
         self.site, self.function, self.below, self.inplace = site, function, below, inplace
         self.family, self.rectifies, self.training = family, rectifies, training
-        self.kept, self.code, self.reads_sides = kept, code, reads_sides
+        self.kept, self.code, self.upper = kept, code, upper
         self.readers: Readers | None = None
 
     def keep_output(self, tensors: Tensors, y: Array) -> Kept:
@@ -72,7 +63,7 @@ class Rectifier:
             kept = encode(tensors, y, tensors.form(y), self.site, self.family)
             if kept is not None:
                 return kept
-        return encode_mask(tensors, y, self.site)
+        return encode_mask(tensors, y, self.site, self.upper)
 
 
 def rectify(
@@ -89,7 +80,7 @@ def rectify(
     """
     site = rectifier.site
     check_floating(tensors, x, site.name)
-    reads_sides = rectifier.reads_sides and rectifier.kept is None
+    reads_sides = rectifier.upper is None and rectifier.kept is None
     tag = site.session.tags.find(tensors, x, tensors.form(x)) if reads_sides else None
     if tag is not None and tag.owner is not None and tag.readers is not None:
         # a producer that is asked for signs in vain will provide them in the next step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from actnn.format import Part, index_bytes
@@ -81,12 +82,18 @@ class CodeRows(Calls):
         return out
 
     def encode_mask(
-        self, arrays: Arrays, values: Array, buffer: Array | None = None, rows: tuple[int, int] | None = None
+        self,
+        arrays: Arrays,
+        values: Array,
+        buffer: Array | None = None,
+        rows: tuple[int, int] | None = None,
+        upper: float | None = None,
     ) -> Array:
         samples, elements = values.shape if rows is None else rows
         planes = space(arrays, values, index_bytes(samples, elements, 1), buffer)
         operands = arrays.pointer(values), arrays.codes[values.dtype], arrays.pointer(planes)
-        status = self._encode_mask(samples, elements, self._simd, self._threads(arrays), *operands)
+        bound = math.nan if upper is None else upper
+        status = self._encode_mask(samples, elements, self._simd, self._threads(arrays), bound, *operands)
         refuse("actnn_encode_mask", status)
         return planes
 

@@ -32,7 +32,7 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_max_threads": (),
     "actnn_encode": (_POINTER, *_CALL, _POINTER, _POINTER, _INT32, _POINTER),
     "actnn_decode": (_POINTER, *_CALL, _INT64, _INT64, _POINTER, _INT32, _POINTER, _INT32),
-    "actnn_encode_mask": (_INT64, _INT64, *_CALL, _POINTER, _INT32, _POINTER),
+    "actnn_encode_mask": (_INT64, _INT64, *_CALL, _FLOAT, _POINTER, _INT32, _POINTER),
     "actnn_apply_mask": (_POINTER, _INT64, _INT64, *_CALL, _POINTER, _FLOAT, _FLOAT, _POINTER, _POINTER, _INT32),
     "actnn_encode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
     "actnn_decode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),

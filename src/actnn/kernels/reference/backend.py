@@ -65,9 +65,17 @@ class Reference:
         return placed(arrays.cast(values, dtype), out)
 
     def encode_mask(
-        self, arrays: Arrays, values: Array, buffer: Array | None = None, rows: tuple[int, int] | None = None
+        self,
+        arrays: Arrays,
+        values: Array,
+        buffer: Array | None = None,
+        rows: tuple[int, int] | None = None,
+        upper: float | None = None,
     ) -> Array:
-        return self.encode_index(arrays, codes.above_zero(arrays, values), 1, buffer)
+        inside = codes.above_zero(arrays, values)
+        if upper is not None:
+            inside = inside * (1 - arrays.cast(values >= upper, "int32"))
+        return self.encode_index(arrays, inside, 1, buffer)
 
     def apply_mask(
         self,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actnn.format import TWO_SIDED, ZERO_EXACT
-from actnn.operations.kept import Kept, encode_mask
+from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.session.tags import Tag
 from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
@@ -55,14 +55,9 @@ class QReLU6(Compressed, nn.ReLU6):
         """Return x clipped to [0, 6]."""
         if not self.records(input):
             return super().forward(input)
-        site, inplace = self.site, self.inplace
-
-        def inside(y: Tensor) -> Kept:
-            # something positive exactly where 0 < x < 6
-            return encode_mask(ARRAYS, y * (6 - y), site)
-
+        inplace = self.inplace
         function = partial(F.relu6, inplace=True) if inplace else F.relu6
-        rectifier = Rectifier(site, function, inplace=inplace, code=inside, reads_sides=False)
+        rectifier = Rectifier(self.site, function, inplace=inplace, upper=6.0)
         y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
         return y
 

@@ -112,7 +112,12 @@ class CompressedBatchNorm(Compressed):
             # as torch's own: without a number of batches there is no average over them
             tracked = self.num_batches_tracked
             factor = 0.0 if tracked is None else 1.0 / (float(tracked) + 1.0)
-        return Running(mean, variance, factor)
+        plans = self.site.plans
+        known: Running | None = plans.get("running")
+        if known is None or known.mean is not mean or known.variance is not variance:
+            known = plans["running"] = Running(mean, variance, factor)
+        known.momentum = factor
+        return known
 
     def exact(self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return ``x`` normalised by given statistics."""
