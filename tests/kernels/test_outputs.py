@@ -109,7 +109,7 @@ def test_a_runtime_is_chosen_only_after_one_was_lent(native, monkeypatch):
     class Lender(PoisonedArrays):
         def __init__(self, lent):
             super().__init__(1)
-            self.lent = lent
+            self.lent, self.lends_threads = lent, lent is not None
 
         def runtime(self):
             return self.lent

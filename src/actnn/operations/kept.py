@@ -66,24 +66,25 @@ class Reading:
     def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range | None = None) -> Array:
         """Return the activation, or some samples of it, ``saved`` beginning with the buffer itself."""
         order = self.order
-        tensors = order.tensors
         if self.layout is None:
-            x = saved[0]
-            return tensors.cast(x if samples is None or not order.batched else x[samples.start : samples.stop], dtype)
-        affine = None
+            x = saved[0] if samples is None or not order.batched else saved[0][samples.start : samples.stop]
+            return order.tensors.cast(x, dtype)
+        if site.session.watch is None:
+            return self._decoded(self.layout, saved, dtype, samples)
+        return site.session.watch(site, "decode", partial(self._decoded, self.layout, saved, dtype, samples))
+
+    def _decoded(self, layout: AnyLayout, saved: Sequence[Array], dtype: str, samples: range | None) -> Array:
+        order, affine = self.order, None
+        tensors = order.tensors
         if self.normalized:
             _, gamma, beta, constants = saved
-            threshold = None if self.layout.family.affine else constants[THRESHOLD_ROW]
+            threshold = None if layout.family.affine else constants[THRESHOLD_ROW]
             affine = OutputAffine(order.channels, gamma, beta, threshold)
         if samples is not None:
             order = order.of_samples(len(samples))
         out = tensors.unfilled(order, dtype, saved[0])
         values = out if self.backend.any_shape else order.flat(out)
-        arguments = (tensors, saved[0], self.layout, self.part, dtype, affine, samples, values)
-        if site.session.watch is None:
-            self.backend.decode(*arguments)
-        else:
-            site.session.watch(site, "decode", partial(self.backend.decode, *arguments))
+        self.backend.decode(tensors, saved[0], layout, self.part, dtype, affine, samples, values)
         return out
 
     def masked(self, site: Site, saved: Array, grad: Array, above: float, below: float) -> Array:

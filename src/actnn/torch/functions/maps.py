@@ -154,7 +154,7 @@ class ConvolutionFunction(Function):
             weight = weight.to(grad.dtype)
         parts = convolution.parts(grad, backward=True)
         grad_x = grad_weight = grad_bias = None
-        if need_x and need_weight and convolution.small:
+        if need_x and need_weight and convolution.small and len(parts) == 1:
             ((_, x),) = ctx.reading.parts(ctx.site, saved, grad, parts)
             found = convolution.gradients(grad, x, weight, need_bias)
             ctx.reading.observe(ctx.site, grad, convolution.coefficient)
