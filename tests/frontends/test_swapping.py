@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 
-import numpy as np
 import pytest
 from frameworks import Array, Framework, Model, numbers
 from patience import nothing_hangs, until  # noqa: F401
@@ -14,6 +13,7 @@ from steps import check_equal_gradients
 import actnn
 from actnn.stores import store
 from actnn.stores.disk import file
+from actnn.stores.places import PAGE
 
 
 @pytest.fixture(autouse=True)
@@ -169,11 +169,15 @@ def test_a_directory_that_cannot_be_used_is_refused_and_the_model_left_as_it_was
     assert framework.kind_at(plain, "stem.0") == framework.type_name("Conv2d")
 
 
-def test_steps_need_no_more_of_the_disk(framework: Framework):
+def test_steps_need_no_more_of_the_disk(framework: Framework, monkeypatch):
+    # a page at a time: the file is as long as what lay in it at once
+    monkeypatch.setattr(file, "GROWTH", PAGE)
     ours, found = framework.compressed(network(framework), 2, level="L4"), []
-    for _ in range(3):
+    for _ in range(4):
         train(framework, ours, 3)
         check_empty(ours)
-        found.append(statistics(ours).file_bytes)
-    assert found == [0, 0, 0]
-    assert np.isfinite(framework.gradients(ours)["head.1.weight"]).all()
+        found.append(statistics(ours).file_size)
+    assert found[0] > 0
+    # one buffer of the step before may still be in the hands of the thread when the next one begins
+    assert found[-1] <= 2 * found[0]
+    assert statistics(ours).written_bytes > 2 * found[-1]
