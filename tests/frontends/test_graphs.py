@@ -179,10 +179,10 @@ def test_models_train_in_several_threads(framework: Framework):
 
 
 def test_two_models_may_share_an_activation(framework: Framework):
-    first, second = (framework.initialised(framework.layer("Linear", 150, 150), seed) for seed in (1, 2))
-    heads, x = [framework.compressed(layer) for layer in (first, second)], framework.tensor(numbers((8, 150)))
-    for models in (heads, (first, second)):
-        h = models[0](x)
-        (models[1](h).square().sum() + h.sum()).backward()
-    for ours, plain in zip(heads, (first, second), strict=True):
+    plain_models = [framework.initialised(framework.layer("Linear", 150, 150), seed) for seed in (1, 2, 3)]
+    our_models, x = [framework.compressed(layer) for layer in plain_models], framework.tensor(numbers((8, 150)))
+    for trunk, left, right in (our_models, plain_models):
+        h = trunk(x)
+        (left(h).square().sum() + right(h).sum() + h.sum()).backward()
+    for ours, plain in zip(our_models, plain_models, strict=True):
         check_close(framework.gradients(ours), framework.gradients(plain), 0.01)

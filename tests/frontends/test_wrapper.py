@@ -111,13 +111,14 @@ def test_a_shallow_copy_reaches_the_same_parameters(framework: Framework):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_model_can_be_cast(framework: Framework, dtype: str):
     ours = framework.cast(framework.compressed(small_network(framework)), dtype)
-    assert framework.dtype_of(ours.head.weight) == dtype
-    assert framework.dtype_of(ours.stem[0].weight) == dtype
+    assert {framework.dtype_of(parameter) for parameter in ours.parameters()} == {dtype}
     if dtype in framework.halves:
         assert framework.dtype_of(ours(framework.cast(framework.tensor(images()), dtype))) == dtype
 
 
 def test_a_cast_model_has_gradients_near_those_of_the_plain_one(framework: Framework):
+    if not framework.halves:
+        pytest.skip("this framework has no layers of half precision on the host")
     for dtype in framework.halves:
         network = framework.cast(small_network(framework), dtype)
         ours, x = framework.cast(framework.compressed(small_network(framework)), dtype), images()
