@@ -1,4 +1,4 @@
-"""What users do with torch's autograd: retain, ask for a part, checkpoint in both ways, share between threads."""
+"""What users do with torch's autograd: retain, ask for a part, checkpoint reentrantly, share between threads."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_saved_tensor_hooks_may_move_codes_elsewhere():
 class Checkpointed(nn.Module):
     """The small network with its block recomputed in backward."""
 
-    def __init__(self, reentrant: bool) -> None:
+    def __init__(self, reentrant: bool = True) -> None:
         super().__init__()
         self.network, self.reentrant = small_network(FRAMEWORK), reentrant
 
@@ -118,30 +118,24 @@ class Checkpointed(nn.Module):
         return self.network.head(self.network.average(x).flatten(1))
 
 
-reentrant = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
-
-
-@reentrant
-def test_checkpointing_gives_the_plain_gradient_at_eight_bits(reentrant: bool):
-    network, x = Checkpointed(reentrant), images()
+def test_reentrant_checkpointing_gives_the_plain_gradient_at_eight_bits():
+    network, x = Checkpointed(), images()
     ours = FRAMEWORK.compressed(network)
     for _ in range(3):
         found, expected = FRAMEWORK.step(ours, x), FRAMEWORK.step(network, x)
         check_close(found.gradients, expected.gradients, 0.03)
 
 
-@reentrant
-def test_checkpointing_is_unbiased(reentrant: bool):
-    network, x = Checkpointed(reentrant), images()
+def test_reentrant_checkpointing_is_unbiased():
+    network, x = Checkpointed(), images()
     exact = FRAMEWORK.step(network, x).gradients
     found = FRAMEWORK.many_gradients(FRAMEWORK.compressed(network, 2), x, 150)
     for name in exact.keys() - {"input"}:
         check_unbiased(found[name], exact[name])
 
 
-@reentrant
-def test_running_statistics_under_checkpointing_are_the_plain_ones(reentrant: bool):
-    network, x = Checkpointed(reentrant), images()
+def test_running_statistics_under_reentrant_checkpointing_are_the_plain_ones():
+    network, x = Checkpointed(), images()
     found, expected = FRAMEWORK.step(FRAMEWORK.compressed(network), x), FRAMEWORK.step(network, x)
     for name, buffer in expected.buffers.items():
         close(found.buffers[name], buffer, 1e-4, name)
@@ -155,17 +149,15 @@ class CheckpointedBehindReLU(Checkpointed):
         return self.network.head(self.network.average(self.network.pool(x)).flatten(1))
 
 
-@reentrant
-def test_a_block_that_shares_a_code_with_what_is_before_it_can_be_computed_anew(reentrant: bool):
-    network, x = CheckpointedBehindReLU(reentrant), images()
+def test_a_block_that_shares_a_code_with_what_is_before_it_can_be_computed_anew_reentrantly():
+    network, x = CheckpointedBehindReLU(), images()
     ours = FRAMEWORK.compressed(network)
     for _ in range(3):
         found, expected = FRAMEWORK.step(ours, x), FRAMEWORK.step(network, x)
         check_close(found.gradients, expected.gradients, 0.03)
 
 
-@reentrant
-def test_blocks_in_a_chain_can_all_be_computed_anew(reentrant: bool):
+def test_blocks_in_a_chain_can_all_be_computed_anew_reentrantly():
     class Chain(Checkpointed):
         def forward(self, x):
             network = self.network
@@ -173,7 +165,7 @@ def test_blocks_in_a_chain_can_all_be_computed_anew(reentrant: bool):
                 x = checkpoint(part, x, use_reentrant=self.reentrant)
             return network.head(network.average(x).flatten(1))
 
-    network, x = Chain(reentrant), images()
+    network, x = Chain(), images()
     ours = FRAMEWORK.compressed(network)
     for _ in range(3):
         found, expected = FRAMEWORK.step(ours, x), FRAMEWORK.step(network, x)
