@@ -179,10 +179,56 @@ def test_models_train_in_several_threads(framework: Framework):
 
 
 def test_two_models_may_share_an_activation(framework: Framework):
-    first, second = (framework.initialised(framework.layer("Linear", 150, 150), seed) for seed in (1, 2))
-    heads, x = [framework.compressed(layer) for layer in (first, second)], framework.tensor(numbers((8, 150)))
-    for models in (heads, (first, second)):
-        h = models[0](x)
-        (models[1](h).square().sum() + h.sum()).backward()
-    for ours, plain in zip(heads, (first, second), strict=True):
+    plain_models = [framework.initialised(framework.layer("Linear", 150, 150), seed) for seed in (1, 2, 3)]
+    our_models, x = [framework.compressed(layer) for layer in plain_models], framework.tensor(numbers((8, 150)))
+    for trunk, left, right in (our_models, plain_models):
+        h = trunk(x)
+        (left(h).square().sum() + right(h).sum() + h.sum()).backward()
+    for ours, plain in zip(our_models, plain_models, strict=True):
         check_close(framework.gradients(ours), framework.gradients(plain), 0.01)
+
+
+def test_a_model_does_not_read_the_coarser_code_of_another(framework: Framework):
+    layer = framework.layer
+    trunk = framework.initialised(framework.sequential(layer("Linear", 150, 150), layer("ReLU")), 5)
+    head, x = framework.initialised(layer("Linear", 150, 5), 6), framework.tensor(numbers((8, 150)))
+    coarse, fine = framework.compressed(trunk, 1), framework.compressed(head, 8)
+    fine(coarse(x)).square().sum().backward()
+    head(trunk(x)).square().sum().backward()
+    check_close(framework.gradients(fine), framework.gradients(head), 0.01)
+
+
+def test_an_optimised_input_is_coded_anew_in_every_step(framework: Framework):
+    ours, x = framework.compressed(framework.layer("Linear", 300, 5), 1), framework.parameter(numbers((4, 300)))
+    found = []
+    for _ in range(2):
+        framework.clear(ours)
+        ours(x).sum().backward()
+        found.append(framework.gradients(ours)["weight"])
+    assert not np.array_equal(*found)
+
+
+def test_a_generator_and_a_discriminator_train_in_turns(framework: Framework):
+    layer = framework.layer
+    hidden = layer("Linear", 40, 150), layer("BatchNorm1d", 150), layer("ReLU", inplace=True)
+    generator = framework.initialised(framework.sequential(*hidden, layer("Linear", 150, 150)), 6)
+    judging = layer("Linear", 150, 100), layer("LeakyReLU", 0.2, inplace=True), layer("Linear", 100, 1)
+    discriminator = framework.initialised(framework.sequential(*judging), 7)
+    noise, real = (framework.tensor(numbers((32, size), size)) for size in (40, 150))
+    found = []
+    plainly = generator, discriminator
+    for make, judge in ([framework.compressed(each) for each in plainly], plainly):
+        for _ in range(2):
+            fake = make(noise)
+            framework.clear(judge)
+            (judge(real).square().mean() + judge(fake.detach()).mean()).backward()
+            judged = framework.gradients(judge)
+            framework.clear(make)
+            judge(fake).sin().mean().backward()
+        found.append((judged, framework.gradients(make)))
+    for ours, plain in zip(*found, strict=True):
+        assert ours.keys() == plain.keys()
+        for name, gradient in plain.items():
+            # the gradient of a bias before BatchNorm is nothing but rounding
+            if np.linalg.norm(gradient) > 1e-5:
+                close(ours[name], gradient, 0.03, name)

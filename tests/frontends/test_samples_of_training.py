@@ -186,7 +186,9 @@ def test_the_originals_scheme_is_ignored_without_use_gradient(framework: Framewo
 
 def test_a_bad_scheme_is_ignored_without_use_gradient(framework: Framework):
     actnn.QScheme.batch = "nonsense"
-    run(framework, steps=1)
+    found = run(framework)
+    actnn.QScheme.batch = None
+    check_equal_gradients(found, run(framework))
 
 
 def test_samples_that_a_model_was_told_come_before_the_originals_scheme(framework: Framework):
@@ -207,4 +209,5 @@ def test_a_position_beyond_num_samples_is_refused(framework: Framework):
 
 def test_without_num_samples_every_position_is_accepted(framework: Framework):
     actnn.QScheme.batch = POSITIONS
-    run(framework, steps=1, use_gradient=True)
+    found = run(framework, use_gradient=True)
+    check_equal_gradients(found, run(framework, told))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import namedtuple
 from copy import deepcopy
 
 import numpy as np
@@ -242,9 +243,11 @@ def two_inputs(model: Model, left, right, table=None):
     return output if table is None else output * table.sum()
 
 
+Pair = namedtuple("Pair", ["left", "right"])
 INPUTS = {
     "tuple": lambda x, _: (x, x),
     "list": lambda x, _: [x, x],
+    "namedtuple": lambda x, _: Pair(x, x),
     "dict": lambda x, _: {"left": x, "right": x},
     "other length": lambda x, table: {"left": x, "right": x, "table": table},
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from frameworks import Framework, Model, numbers
 from networks import images, small_network
-from steps import check_equal_gradients, check_finite, same
+from steps import check_equal_gradients, close, same
 
 
 def check_same_state(framework: Framework, found: Model, expected: Model) -> None:
@@ -111,16 +111,22 @@ def test_a_shallow_copy_reaches_the_same_parameters(framework: Framework):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_model_can_be_cast(framework: Framework, dtype: str):
     ours = framework.cast(framework.compressed(small_network(framework)), dtype)
-    assert framework.dtype_of(ours.head.weight) == dtype
-    assert framework.dtype_of(ours.stem[0].weight) == dtype
+    assert {framework.dtype_of(parameter) for parameter in ours.parameters()} == {dtype}
     if dtype in framework.halves:
         assert framework.dtype_of(ours(framework.cast(framework.tensor(images()), dtype))) == dtype
 
 
-def test_a_cast_model_trains(framework: Framework):
+def test_a_cast_model_has_gradients_near_those_of_the_plain_one(framework: Framework):
+    if not framework.halves:
+        pytest.skip("this framework has no layers of half precision on the host")
     for dtype in framework.halves:
-        ours = framework.cast(framework.compressed(small_network(framework), 2), dtype)
-        check_finite(framework.step(ours, images(), dtype=dtype).gradients)
+        network = framework.cast(small_network(framework), dtype)
+        ours, x = framework.cast(framework.compressed(small_network(framework)), dtype), images()
+        found, expected = (framework.step(model, x, dtype=dtype).gradients for model in (ours, network))
+        assert found.keys() == expected.keys()
+        for name in ("head.weight", "block.conv2.weight", "stem.0.weight"):
+            # bfloat16 itself rounds by nearly half a percent, in every layer
+            close(found[name], expected[name], 0.15, f"{name} in {dtype}")
 
 
 def test_apply_reaches_every_layer(framework: Framework):

@@ -47,7 +47,9 @@ def test_a_seed_that_is_no_64_bit_number_is_refused(seed):
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
 def test_every_64_bit_seed_makes_keys(seed):
-    assert keys(session(seed))
+    found = keys(session(seed))
+    assert len(set(found)) == len(found)
+    assert all(0 <= word < 2**32 for key in found for word in key)
 
 
 def test_a_closed_session_tells_what_to_do():

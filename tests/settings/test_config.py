@@ -198,6 +198,12 @@ def test_a_fractional_average_of_fixed_widths_is_refused_at_conversion(config):
         config.policy()
 
 
+@pytest.mark.parametrize("threshold", [0, -1, 1.5, True, "1GB"], ids=repr)
+def test_a_threshold_that_is_no_number_of_bytes_is_refused(config, threshold):
+    with pytest.raises(ConfigError, match="pipeline_threshold"):
+        config.pipeline_threshold = threshold
+
+
 @pytest.mark.parametrize("value", [-0.1, 1, 2, "0.2", True])
 def test_a_share_to_trim_that_is_none_is_refused(config, value):
     with pytest.raises(ConfigError, match="empty_cache_threshold"):

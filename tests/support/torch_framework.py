@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch_layers
 from frameworks import Framework
+from steps import close, same
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -76,7 +76,9 @@ class Torch(Framework):
         return thing.to(getattr(torch, dtype))
 
     def tensor(self, values, gradient=False):
-        return torch.from_numpy(np.array(values)).requires_grad_(gradient)
+        # a tensor stays as it lies in memory
+        tensor = values.detach() if isinstance(values, torch.Tensor) else torch.from_numpy(np.array(values))
+        return tensor.requires_grad_(gradient)
 
     def parameter(self, values):
         return nn.Parameter(torch.from_numpy(values))
@@ -137,7 +139,19 @@ class Torch(Framework):
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay).step
 
     def saved_bytes(self, model, call):
-        return torch_layers.saved_bytes(model, call)
+        own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        storages: dict[int, torch.UntypedStorage] = {}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                storages[storage.data_ptr()] = storage
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            result = call()
+        del result
+        return sum(storage.nbytes() for storage in storages.values())
 
     def saved_codes(self, call):
         codes: dict[int, torch.Tensor] = {}
@@ -164,3 +178,15 @@ class Torch(Framework):
 
 
 FRAMEWORK = Torch()
+
+
+def same_tensors(found: torch.Tensor, expected: torch.Tensor, what: str = "tensor") -> None:
+    """Raise unless two tensors have the same dtype, shape and values; every NaN counts as the same."""
+    assert found.dtype == expected.dtype, f"{what}: {found.dtype} instead of {expected.dtype}"
+    same(FRAMEWORK.array(found), FRAMEWORK.array(expected), what)
+
+
+def close_tensors(found: torch.Tensor, expected: torch.Tensor, relative: float, what: str = "tensor") -> None:
+    """Raise unless two tensors have the same dtype and shape, and differ by no more than a part of their norm."""
+    assert found.dtype == expected.dtype, f"{what}: {found.dtype} instead of {expected.dtype}"
+    close(FRAMEWORK.array(found), FRAMEWORK.array(expected), relative, what)

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from adaptive_networks import NETWORKS, check_equal_gradients, gradients, pictures, train
+from planned_networks import NETWORKS, pictures, train
+from steps import check_equal_gradients
 from torch import nn
-from torch_layers import compressed
+from torch_framework import FRAMEWORK
 
 import actnn
 from actnn.stores import store
@@ -62,11 +63,11 @@ def as_accelerator(monkeypatch):
 @pytest.mark.parametrize("level", ["L4", "L5"])
 @pytest.mark.parametrize("name", ["residual", "linear"])
 def test_codes_of_an_accelerator_wait_on_the_host_and_give_the_gradients_of_l3(name, level):
-    ours, theirs = (compressed(NETWORKS[name](), 2, level=each) for each in (level, "L3"))
+    ours, theirs = (FRAMEWORK.compressed(NETWORKS[name](FRAMEWORK), 2, level=each) for each in (level, "L3"))
     for number in range(3):
         for model in (ours, theirs):
-            train(model, pictures(4, number))
-        check_equal_gradients(gradients(ours), gradients(theirs))
+            train(FRAMEWORK, model, pictures(4, number))
+        check_equal_gradients(FRAMEWORK.gradients(ours), FRAMEWORK.gradients(theirs))
     gc.collect()
     moved = ours._session.store.offload_statistics()
     assert moved.back_bytes > 0
@@ -77,8 +78,8 @@ def test_codes_of_an_accelerator_wait_on_the_host_and_give_the_gradients_of_l3(n
 
 @pytest.mark.usefixtures("as_accelerator")
 def test_a_graph_of_a_restored_model_has_a_clear_error():
-    model = compressed(NETWORKS["linear"](), 2, level="L4")
-    value = model(pictures(4)).sum()
+    model = FRAMEWORK.compressed(NETWORKS["linear"](FRAMEWORK), 2, level="L4")
+    value = model(FRAMEWORK.tensor(pictures(4))).sum()
     model.restore()
     with pytest.raises(actnn.SwapError, match=r"closed. Convert the model again"):
         value.backward()
@@ -86,11 +87,11 @@ def test_a_graph_of_a_restored_model_has_a_clear_error():
 
 @pytest.mark.usefixtures("as_accelerator")
 def test_activations_of_an_accelerator_are_swapped_to_the_host():
-    network = NETWORKS["linear"]()
+    network = NETWORKS["linear"](FRAMEWORK)
     ours = actnn.QModule(network, level="swap")
-    found = train(ours, pictures(16)), gradients(ours)
-    train(ours.restore().train() and actnn.QModule(network, level="L0"), pictures(16))
-    check_equal_gradients(found[1], gradients(network))
+    found = train(FRAMEWORK, ours, pictures(16)), FRAMEWORK.gradients(ours)
+    train(FRAMEWORK, ours.restore().train() and actnn.QModule(network, level="L0"), pictures(16))
+    check_equal_gradients(found[1], FRAMEWORK.gradients(network))
     assert found[0].swapped_bytes > 0
 
 

@@ -1,21 +1,19 @@
-"""Widths decided while training, where torch offers more: hooks, scalers, retained graphs, both kinds of checkpoint."""
+"""Widths decided while training, where torch offers more: hooks, scalers, retained graphs, checkpoints, pickles."""
 
 from __future__ import annotations
 
-import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from adaptive_networks import (
+from networks import residual_block
+from planned_networks import (
     CLASSES,
     averages,
-    check_equal_gradients,
-    check_finite,
+    check_all_finite,
     classifier,
-    gradients,
     loss_of,
     pictures,
     plain_network,
@@ -23,9 +21,10 @@ from adaptive_networks import (
     train,
     unit,
 )
+from steps import check_equal_gradients
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_layers import ResidualBlock, compressed
+from torch_framework import FRAMEWORK, same_tensors
 
 import actnn
 
@@ -47,8 +46,8 @@ class Explosive(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.lower = nn.Sequential(*unit(3, 8), *unit(8, 8))
-        self.upper = nn.Sequential(*unit(8, 8), *classifier(8))
+        self.lower = nn.Sequential(*unit(FRAMEWORK, 3, 8), *unit(FRAMEWORK, 8, 8))
+        self.upper = nn.Sequential(*unit(FRAMEWORK, 8, 8), *classifier(FRAMEWORK, 8))
         self.factor = 1.0
 
     def forward(self, x):
@@ -61,11 +60,11 @@ class Explosive(nn.Module):
 
 def experienced(network: nn.Module, steps: int = 3, **options: object) -> actnn.QModule:
     """Return a model that has trained on the same samples for some steps, and has begun the next forward."""
-    model = compressed(network, 2, level="L3", **options)
+    model = FRAMEWORK.compressed(network, 2, level="L3", **options)
     model.set_samples(range(BATCH))
     for number in range(steps):
-        train(model, pictures(seed=number))
-    model(pictures())
+        train(FRAMEWORK, model, pictures(seed=number))
+    model(FRAMEWORK.tensor(pictures()))
     return model
 
 
@@ -74,10 +73,10 @@ def test_gradients_that_overflow_in_some_layers_leave_the_statistics_as_they_wer
     model = experienced(Explosive())
     before = statistics(model)
     model.factor = factor
-    train(model, pictures(seed=7))
+    train(FRAMEWORK, model, pictures(seed=7))
     assert torch.isfinite(model.upper[0].weight.grad).all()
     model.factor = 1.0
-    model(pictures())
+    model(FRAMEWORK.tensor(pictures()))
     assert statistics(model) == before
 
 
@@ -85,11 +84,11 @@ def test_training_goes_on_after_an_overflow():
     model = experienced(Explosive())
     before = statistics(model)
     model.factor = float("inf")
-    train(model, pictures(seed=7))
+    train(FRAMEWORK, model, pictures(seed=7))
     model.factor = 1.0
-    assert train(model, pictures(seed=8)).average_bits == pytest.approx(2, rel=0.01)
-    check_finite(model)
-    model(pictures())
+    assert train(FRAMEWORK, model, pictures(seed=8)).average_bits == pytest.approx(2, rel=0.01)
+    check_all_finite(FRAMEWORK, model)
+    model(FRAMEWORK.tensor(pictures()))
     assert statistics(model) != before
 
 
@@ -101,24 +100,24 @@ def test_a_step_that_a_scaler_skips_leaves_the_statistics_as_they_were():
     before, parameters = statistics(model), [parameter.detach().clone() for parameter in model.parameters()]
     model.factor = 1e37
     optimizer.zero_grad()
-    scaler.scale(loss_of(model, pictures(seed=7))).backward()
+    scaler.scale(loss_of(FRAMEWORK, model, pictures(seed=7))).backward()
     scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == 2.0**15
     assert all(torch.equal(*pair) for pair in zip(parameters, model.parameters(), strict=True))
     model.factor = 1.0
-    model(pictures())
+    model(FRAMEWORK.tensor(pictures()))
     assert statistics(model) == before
 
 
 def test_a_scaler_trains_with_planned_widths():
-    model = compressed(plain_network(), 2, level="L3")
+    model = FRAMEWORK.compressed(plain_network(FRAMEWORK), 2, level="L3")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     scaler, losses = torch.amp.GradScaler("cpu"), []
     x = torch.randn(BATCH, 3, 16, 16)
     for _ in range(20):
         optimizer.zero_grad()
-        loss = loss_of(model, x)
+        loss = loss_of(FRAMEWORK, model, x)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -129,130 +128,100 @@ def test_a_scaler_trains_with_planned_widths():
 def test_an_input_without_a_batch_axis_trains():
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(0), nn.Linear(8 * 144, CLASSES)
-    model = compressed(nn.Sequential(*layers), 2, level="L3")
+    model = FRAMEWORK.compressed(nn.Sequential(*layers), 2, level="L3")
     model.set_samples([3])
     for number in range(4):
         model.zero_grad()
-        model(pictures(1, number)[0]).square().sum().backward()
+        model(FRAMEWORK.tensor(pictures(1, number)[0])).square().sum().backward()
         assert model.report().average_bits <= 2.02
-    check_finite(model)
-
-
-def test_layers_may_be_frozen_half_way():
-    model = compressed(plain_network(), 2, level="L3")
-    averages(model, [BATCH] * 3)
-    for parameter in model[:6].parameters():
-        parameter.requires_grad_(False)
-    train(model, pictures())
-    # shares of the step before hold once more: frozen layers had a part of them
-    assert averages(model, [BATCH] * 2) == pytest.approx([2] * 2, rel=0.01)
-
-
-def test_frozen_layers_may_learn_again():
-    model = compressed(plain_network(), 2, level="L3")
-    model[:6].requires_grad_(False)
-    averages(model, [BATCH] * 3)
-    model[:6].requires_grad_(True)
-    # one code now serves what two did: shares of the step before hold once more
-    train(model, pictures())
-    assert averages(model, [BATCH] * 2) == pytest.approx([2] * 2, rel=0.01)
-    check_finite(model)
+    check_all_finite(FRAMEWORK, model)
 
 
 def test_a_gradient_of_the_input_alone_leaves_the_next_step_the_average():
-    model, x = compressed(plain_network(), 2, level="L3"), pictures().requires_grad_()
-    averages(model, [BATCH] * 3)
-    torch.autograd.grad(loss_of(model, x), x)
-    assert train(model, pictures()).average_bits == pytest.approx(2, rel=0.01)
+    model = FRAMEWORK.compressed(plain_network(FRAMEWORK), 2, level="L3")
+    x = FRAMEWORK.tensor(pictures(), gradient=True)
+    averages(FRAMEWORK, model, [BATCH] * 3)
+    torch.autograd.grad(loss_of(FRAMEWORK, model, x), x)
+    assert train(FRAMEWORK, model, pictures()).average_bits == pytest.approx(2, rel=0.01)
 
 
-COPIES = {
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-}
-
-
-@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize("network", [plain_network, residual_network])
-def test_a_copy_made_while_training_goes_on_like_the_original(copied, network):
-    model = compressed(network(), 2, level="L3")
+def test_a_pickled_copy_made_while_training_goes_on_like_the_original(network):
+    model = FRAMEWORK.compressed(network(FRAMEWORK), 2, level="L3")
     model.set_samples(range(BATCH))
-    averages(model, [BATCH] * 3)
-    other = copied(model)
+    averages(FRAMEWORK, model, [BATCH] * 3)
+    other = pickle.loads(pickle.dumps(model))
     for number in range(3):
         for each in (model, other):
-            train(each, pictures(seed=number))
-        check_equal_gradients(gradients(other), gradients(model))
+            train(FRAMEWORK, each, pictures(seed=number))
+        check_equal_gradients(FRAMEWORK.gradients(other), FRAMEWORK.gradients(model))
 
 
 class Checkpointed(nn.Module):
     """A residual block that is computed anew in backward, between layers that are not."""
 
-    def __init__(self, reentrant: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.stem, self.block, self.reentrant = nn.Sequential(*unit(3, 8)), ResidualBlock(8, 12), reentrant
-        self.last = nn.Sequential(*unit(12, 8), *classifier(8))
+        self.stem, self.block = nn.Sequential(*unit(FRAMEWORK, 3, 8)), residual_block(FRAMEWORK, 8, 12)
+        self.last = nn.Sequential(*unit(FRAMEWORK, 12, 8), *classifier(FRAMEWORK, 8))
 
     def forward(self, x):
-        return self.last(checkpoint(self.block, self.stem(x), use_reentrant=self.reentrant))
+        return self.last(checkpoint(self.block, self.stem(x), use_reentrant=True))
 
 
-reentrant = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
-
-
-@reentrant
 @pytest.mark.parametrize("level", ["L2.5", "L3"])
-def test_checkpointing_works_over_batches_of_all_sizes(reentrant: bool, level: str):
-    model = compressed(Checkpointed(reentrant), 1.5, level=level)
+def test_reentrant_checkpointing_works_over_batches_of_all_sizes(level: str):
+    model = FRAMEWORK.compressed(Checkpointed(), 1.5, level=level)
     for number, batch in enumerate((8, 8, 3, 3, 8, 5, 1, 8)):
-        train(model, pictures(batch, number))
-        check_finite(model)
+        train(FRAMEWORK, model, pictures(batch, number))
+        check_all_finite(FRAMEWORK, model)
 
 
-@reentrant
-def test_checkpointing_gives_the_gradient_of_eight_bits(reentrant: bool):
-    network = Checkpointed(reentrant)
-    model = compressed(network, 8, level="L3")
+def test_reentrant_checkpointing_gives_the_gradient_of_eight_bits():
+    network = Checkpointed()
+    model = FRAMEWORK.compressed(network, 8, level="L3")
     for number in range(3):
         for each in (model, network):
             each.zero_grad()
-            loss_of(each, pictures(seed=number)).backward()
-        for found, exact in zip(gradients(model), gradients(network), strict=True):
-            assert (found - exact).norm() <= 0.03 * exact.norm() + 1e-4
+            loss_of(FRAMEWORK, each, pictures(seed=number)).backward()
+        found, expected = FRAMEWORK.gradients(model), FRAMEWORK.gradients(network)
+        for name, exact in expected.items():
+            assert np.linalg.norm(found[name] - exact) <= 0.03 * np.linalg.norm(exact) + 1e-4, name
 
 
-@reentrant
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
 def test_several_forwards_before_a_backward_may_be_checkpointed(reentrant: bool):
     class Whole(nn.Module):
         """A network that is computed anew from end to end."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.network = residual_network()
+            self.network = residual_network(FRAMEWORK)
 
         def forward(self, x):
             return checkpoint(self.network, x.requires_grad_(), use_reentrant=reentrant)
 
-    model = compressed(Whole(), 1.5, level="L3")
+    model = FRAMEWORK.compressed(Whole(), 1.5, level="L3")
     for number in range(3):
         model.zero_grad()
-        sum(loss_of(model, pictures(batch, number)) for batch in (8, 3, 5)).backward()
-        check_finite(model)
+        sum(loss_of(FRAMEWORK, model, pictures(batch, number)) for batch in (8, 3, 5)).backward()
+        check_all_finite(FRAMEWORK, model)
 
 
 def test_a_retained_graph_gives_the_same_gradient_again():
-    model = experienced(plain_network())
-    loss, wanted = loss_of(model, pictures(seed=5)), list(model.parameters())
+    model = experienced(plain_network(FRAMEWORK))
+    loss, wanted = loss_of(FRAMEWORK, model, pictures(seed=5)), list(model.parameters())
     first = torch.autograd.grad(loss, wanted, retain_graph=True)
-    check_equal_gradients(list(torch.autograd.grad(loss, wanted)), list(first))
+    for again, before in zip(torch.autograd.grad(loss, wanted), first, strict=True):
+        same_tensors(again, before)
 
 
 def test_two_backwards_through_one_graph_keep_the_average():
-    model, found = compressed(plain_network(), 2, level="L3"), []
+    model, found = FRAMEWORK.compressed(plain_network(FRAMEWORK), 2, level="L3"), []
     for number in range(4):
         model.zero_grad()
-        loss = loss_of(model, pictures(seed=number))
+        loss = loss_of(FRAMEWORK, model, pictures(seed=number))
         loss.backward(retain_graph=True)
         loss.backward()
         found.append(model.report().average_bits)
@@ -264,10 +233,10 @@ def size_of(state: object) -> int:
 
 
 def test_parts_of_a_model_that_train_alone_do_not_remember_every_step():
-    model, sizes = compressed(plain_network(), 2, level="L3"), []
+    model, sizes = FRAMEWORK.compressed(plain_network(FRAMEWORK), 2, level="L3"), []
     for count in (100, 300):
         for _ in range(count):
-            model[:2](pictures(2)).sum().backward()
+            model[:2](FRAMEWORK.tensor(pictures(2))).sum().backward()
         sizes.append(size_of(model._session))
     assert sizes[1] <= 1.1 * sizes[0]
 
@@ -275,7 +244,7 @@ def test_parts_of_a_model_that_train_alone_do_not_remember_every_step():
 def test_one_model_may_train_from_several_threads():
     torch.manual_seed(1)
     network = nn.Sequential(nn.Linear(300, 64), nn.ReLU(), nn.Linear(64, 10), nn.ReLU(), nn.Linear(10, 3))
-    model, x = compressed(network, 2, level="L3"), torch.randn(32, 300)
+    model, x = FRAMEWORK.compressed(network, 2, level="L3"), torch.randn(32, 300)
 
     def gradient(_: int) -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(model(x).square().sum(), list(model.parameters()))

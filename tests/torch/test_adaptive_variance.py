@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch_layers import compressed
+from torch_framework import FRAMEWORK
 from z_tests import check_unbiased
 
 import actnn
@@ -56,7 +56,7 @@ def gradient(model: nn.Module, samples: range) -> torch.Tensor:
 
 def experienced(level: str, **settings: object) -> actnn.QModule:
     """Return the trained network at two bits after some epochs over its samples."""
-    model = compressed(trained()[0], 2, level=level, **settings)
+    model = FRAMEWORK.compressed(trained()[0], 2, level=level, **settings)
     for _ in range(3):
         for samples in BATCHES:
             gradient(model, samples)

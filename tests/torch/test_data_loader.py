@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from planned_networks import pictures, plain_network, train
 from torch.utils import data
+from torch_framework import FRAMEWORK
 
 import actnn
 from actnn.errors import UnsupportedError
@@ -200,3 +203,16 @@ def test_samples_without_positions_are_refused_with_advice():
 def test_a_sampler_of_names_is_refused(workers):
     with pytest.raises(UnsupportedError, match="only whole numbers are positions"):
         next(iter(actnn.DataLoader(Squares(), batch_size=2, sampler=Named(), num_workers=workers)))
+
+
+def test_a_model_remembers_samples_by_the_positions_that_the_loader_gives():
+    model = FRAMEWORK.compressed(plain_network(FRAMEWORK), 2, level="L3")
+    dataset = data.Subset(data.TensorDataset(torch.from_numpy(pictures(12))), range(8))
+    for indices, (x,) in actnn.DataLoader(dataset, batch_size=4, shuffle=True):
+        model.set_samples(indices)
+        train(FRAMEWORK, model, x)
+    # the gradients of a step are taken in when the next one begins
+    model(torch.from_numpy(pictures(4)))
+    norms = model._session.planner.norms.of(np.arange(12))
+    assert len(set(norms[:8].tolist())) == 8
+    assert set(norms[:8].tolist()).isdisjoint(norms[8:].tolist())

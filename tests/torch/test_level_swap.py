@@ -11,12 +11,12 @@ from copy import deepcopy
 
 import pytest
 import torch
-from adaptive_networks import NETWORKS, loss_of, pictures
 from patience import nothing_hangs, until  # noqa: F401
+from planned_networks import NETWORKS, loss_of, pictures
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from torch_layers import same
+from torch_framework import FRAMEWORK, same_tensors
 
 import actnn
 from actnn.measuring.memory import resident
@@ -82,7 +82,7 @@ def check_like_plain(model: nn.Module, x: Tensor, leaves: bool = True) -> actnn.
         expected, found = gradients(model, x), gradients(ours, x)
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():
-            same(found[name], gradient, name)
+            same_tensors(found[name], gradient, name)
     # handed over: a small one may be back before it was written
     assert (ours.report().swapped_bytes > 0) == leaves
     check_empty(ours)
@@ -147,14 +147,14 @@ def test_a_conjugated_tensor_is_not_taken_for_the_one_it_shares_memory_with():
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_of_networks_are_those_of_plain_training(name):
-    network = NETWORKS[name]()
+    network = NETWORKS[name](FRAMEWORK)
     ours = swapped(network)
     for seed in range(3):
         for model in (network, ours):
             model.zero_grad()
-            loss_of(model, pictures(16, seed)).backward()
+            loss_of(FRAMEWORK, model, pictures(16, seed)).backward()
         for found, expected in zip(ours.parameters(), network.parameters(), strict=True):
-            same(found.grad, expected.grad)
+            same_tensors(found.grad, expected.grad)
     assert statistics(ours).read_bytes > 0
     check_empty(ours)
 
@@ -162,7 +162,7 @@ def test_gradients_of_networks_are_those_of_plain_training(name):
 def test_gradients_with_channels_last_are_those_of_plain_training():
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3), nn.Tanh())
     network.to(memory_format=torch.channels_last)
-    check_like_plain(network, pictures(8).contiguous(memory_format=torch.channels_last))
+    check_like_plain(network, FRAMEWORK.tensor(pictures(8)).contiguous(memory_format=torch.channels_last))
 
 
 def test_what_comes_back_lies_as_it_was_saved():
@@ -182,7 +182,7 @@ def test_what_comes_back_lies_as_it_was_saved():
     ours = swapped(Computation(lambda x, weight: Look.apply(x) * weight.sum()))
     x = torch.randn(2, 8, 20, 20).contiguous(memory_format=torch.channels_last)
     ours(x.clone(memory_format=torch.preserve_format).requires_grad_()).sum().backward()
-    same(seen[0], x)
+    same_tensors(seen[0], x)
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
 
 
@@ -199,7 +199,7 @@ def test_gradients_under_autocast_are_those_of_plain_training():
             value = model(x).square().mean()
         value.backward()
     for found, expected in zip(ours.parameters(), network.parameters(), strict=True):
-        same(found.grad, expected.grad)
+        same_tensors(found.grad, expected.grad)
 
 
 def test_parameters_and_buffers_are_never_swapped():
@@ -235,7 +235,7 @@ def test_a_tensor_overwritten_after_it_was_saved_gives_the_gradient_of_what_was_
     x = torch.randn(8, WIDTH)
     found, expected = gradients(swapped(Computation(compute)), x), gradients(plain, x)
     for name, gradient in expected.items():
-        same(found[name], gradient, name)
+        same_tensors(found[name], gradient, name)
 
 
 def overwrite_a_small_one(x: Tensor, weight: Tensor) -> Tensor:
@@ -299,7 +299,7 @@ def test_a_retained_graph_and_graphs_in_another_order_have_the_plain_gradients()
             losses[index].backward()
         found.append(model.weight.grad)
     del losses
-    same(*found)
+    same_tensors(*found)
     check_empty(ours)
 
 
@@ -341,7 +341,7 @@ def test_a_disk_that_takes_nothing_costs_memory_and_no_gradient(monkeypatch, nam
         found = [gradients(ours, x) for _ in range(3)]
     assert [str(warning.message).count("keeps codes in memory") for warning in caught] == [1]
     for each in found:
-        same(each["weight"], gradients(plain, x)["weight"])
+        same_tensors(each["weight"], gradients(plain, x)["weight"])
     check_empty(ours)
 
 
@@ -359,7 +359,7 @@ def test_a_restored_model_swaps_nothing_through_its_wrapper_either():
     gradients(ours, torch.randn(8, WIDTH))
     plain = ours.restore()
     x = torch.randn(8, WIDTH)
-    same(gradients(ours, x)["weight"], gradients(plain, x)["weight"])
+    same_tensors(gradients(ours, x)["weight"], gradients(plain, x)["weight"])
 
 
 @pytest.mark.own_process

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from frameworks import input_of
 from layer_cases import CONVOLUTION_GEOMETRY, MAPS, Case
+from steps import check_close_gradients, close
 from torch import nn
-from torch_layers import close, compressed, input_of, plain_layer, same, step
+from torch_framework import FRAMEWORK, close_tensors, same_tensors
 
 from actnn.session import session
 from actnn.session.session import Session
@@ -24,22 +26,21 @@ def small_pieces(monkeypatch):
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_a_convolution_in_pieces_is_the_one_in_one_piece(case: Case, monkeypatch):
-    layer, x = plain_layer(case), input_of(case)
-    found = step(compressed(layer, 2), x)
+    layer, x = FRAMEWORK.plain_layer(case), FRAMEWORK.tensor(input_of(case))
+    found = FRAMEWORK.step(FRAMEWORK.compressed(layer, 2), x)
     monkeypatch.undo()
-    expected = step(compressed(layer, 2), x)
+    expected = FRAMEWORK.step(FRAMEWORK.compressed(layer, 2), x)
     close(found.output, expected.output, 1e-6, "output")
-    for name, gradient in expected.gradients.items():
-        close(found.gradients[name], gradient, 1e-5, name)
+    check_close_gradients(found.gradients, expected.gradients, 1e-5)
 
 
 @pytest.mark.usefixtures("small_pieces")
 def test_a_batch_in_channels_last_stays_so_in_pieces():
     layer = nn.Conv2d(6, 8, 3, padding=1)
     x = torch.randn(5, 6, 20, 20).contiguous(memory_format=torch.channels_last).requires_grad_()
-    y = compressed(layer, 2)(x)
+    y = FRAMEWORK.compressed(layer, 2)(x)
     assert y.is_contiguous(memory_format=torch.channels_last)
-    close(y, layer(x), 1e-6)
+    close_tensors(y, layer(x), 1e-6)
     y.square().sum().backward()
     assert x.grad.is_contiguous(memory_format=torch.channels_last)
 
@@ -48,8 +49,8 @@ def test_a_batch_in_channels_last_stays_so_in_pieces():
 def test_pieces_are_computed_in_the_dtype_of_autocast():
     layer, x = nn.Conv2d(6, 8, 3, padding=1), torch.randn(5, 6, 20, 20)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = compressed(layer, 8)(x), layer(x)
-    same(found, expected)
+        found, expected = FRAMEWORK.compressed(layer, 8)(x), layer(x)
+    same_tensors(found, expected)
 
 
 def test_a_large_convolution_is_cut_and_a_small_one_is_not():
@@ -100,25 +101,25 @@ def test_whatever_gradient_is_wanted_pieces_give_that_of_the_whole(name, wanted,
     for undo in (False, True):
         if undo:
             monkeypatch.undo()
-        model = compressed(layer, 2)
+        model = FRAMEWORK.compressed(layer, 2)
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).requires_grad_(of_x)
         y = model(x)
-        close(y, layer(x), 1e-6, "output")
+        close_tensors(y, layer(x), 1e-6, "output")
         y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(2)))
         found.append((x.grad, model.weight.grad, model.bias.grad))
     for ours, theirs, needed in zip(*found, GRADIENTS[wanted], strict=True):
         assert (ours is not None) == (theirs is not None) == needed
         if needed:
-            close(ours, theirs, 1e-5)
+            close_tensors(ours, theirs, 1e-5)
 
 
 @pytest.mark.usefixtures("small_pieces")
 def test_an_expanded_gradient_is_cut_like_any_other():
     layer, x = nn.Conv2d(4, 6, 3), torch.randn(5, 4, 20, 20, requires_grad=True)
-    compressed(layer, 2)(x).sum().backward()
+    FRAMEWORK.compressed(layer, 2)(x).sum().backward()
     found, x.grad = x.grad, None
     layer(x).sum().backward()
-    close(found, x.grad, 1e-5)
+    close_tensors(found, x.grad, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -129,7 +130,7 @@ def test_a_sum_over_many_pieces_loses_nothing_in_half_precision(kind, dtype, mon
     # all parts are alike: a sum in half precision stops growing long before the last of them
     layer = nn.Conv2d(4, 4, 1, bias=True) if kind == "convolution" else nn.Linear(256, 4)
     x = torch.ones((samples, 4, 8, 8) if kind == "convolution" else (samples, 256), dtype=dtype)
-    model = compressed(layer.to(dtype), 8, pipeline_threshold=512)
+    model = FRAMEWORK.compressed(layer.to(dtype), 8, pipeline_threshold=512)
     model(x).sum().backward()
     expected = samples * (64 if kind == "convolution" else 1)
     assert abs(float(model.weight.grad.float().mean()) / expected - 1) < 0.01

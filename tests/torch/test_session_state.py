@@ -6,9 +6,10 @@ import io
 
 import pytest
 import torch
-from adaptive_networks import NETWORKS, pictures
+from planned_networks import NETWORKS, pictures
 from torch import nn
 from torch.nn import functional as F
+from torch_framework import FRAMEWORK
 
 import actnn
 from actnn.settings import LEVELS
@@ -22,7 +23,7 @@ class Run:
     """A model with its optimizer."""
 
     def __init__(self, network: str, samples: bool = False, **options) -> None:
-        model = NETWORKS[network]()
+        model = NETWORKS[network](FRAMEWORK)
         self.model = actnn.QModule(model, **options)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         self.samples = samples
@@ -30,7 +31,7 @@ class Run:
     def steps(self, numbers: range) -> None:
         for number in numbers:
             # the batch changes its size now and then
-            x = pictures(seed=number)[: 5 if number % 4 == 3 else None]
+            x = FRAMEWORK.tensor(pictures(seed=number))[: 5 if number % 4 == 3 else None]
             if self.samples:
                 self.model.set_samples(torch.arange(len(x)) * 2 + number % 3)
             self.optimizer.zero_grad()
@@ -40,7 +41,7 @@ class Run:
     def evaluate(self) -> None:
         self.model.eval()
         with torch.no_grad():
-            self.model(pictures(seed=99))
+            self.model(FRAMEWORK.tensor(pictures(seed=99)))
         self.model.train()
 
     def state(self) -> list:

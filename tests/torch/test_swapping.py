@@ -16,12 +16,11 @@ from copy import deepcopy
 
 import pytest
 import torch
-from adaptive_networks import NETWORKS, loss_of, pictures
 from child_process import check_ended_well, in_child
 from patience import PATIENCE, nothing_hangs, until  # noqa: F401
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch_layers import compressed, same
+from torch_framework import FRAMEWORK, same_tensors
 
 import actnn
 from actnn.measuring.memory import resident
@@ -53,13 +52,13 @@ def both_levels(request, monkeypatch):
 class Network(nn.Module):
     """Layers of every kind that keeps codes, each code large enough to leave memory."""
 
-    def __init__(self, inplace: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace))
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
         self.pool = nn.MaxPool2d(2)
         self.block = nn.Sequential(
-            nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace), nn.Dropout(0.2)
+            nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.Dropout(0.2)
         )
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(32 * 16 * 16, 6))
 
@@ -74,11 +73,11 @@ def batch(number: int = 0, samples: int = 8) -> Tensor:
 
 
 def swapping(network: nn.Module, **settings: object) -> actnn.QModule:
-    return compressed(network, 2, level=Chosen.level, **settings)
+    return FRAMEWORK.compressed(network, 2, level=Chosen.level, **settings)
 
 
 def at_l3(network: nn.Module, **settings: object) -> actnn.QModule:
-    return compressed(network, 2, level="L3", **settings)
+    return FRAMEWORK.compressed(network, 2, level="L3", **settings)
 
 
 def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -119,7 +118,7 @@ def check_same(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]]
         assert ours.keys() == theirs.keys()
         assert ours, "no gradient was computed"
         for name, gradient in theirs.items():
-            same(ours[name], gradient, f"{name} in step {number}")
+            same_tensors(ours[name], gradient, f"{name} in step {number}")
 
 
 def check_like_l3(network: nn.Module, step: Callable = take_step, steps: int = 4, **settings: object) -> None:
@@ -173,24 +172,6 @@ def open_files(directory: object) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("share_codes", [True, False], ids=["shared", "own"])
-@pytest.mark.parametrize("inplace", [True, False], ids=["in place", "copied"])
-def test_gradients_are_those_of_l3(share_codes, inplace):
-    check_like_l3(Network(inplace), share_codes=share_codes)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_of_other_networks_are_those_of_l3(name, monkeypatch):
-    monkeypatch.setattr(store, "LEAST_BYTES", 64)
-
-    def step(model: nn.Module, x: Tensor) -> None:
-        model.zero_grad()
-        loss_of(model, pictures(8, int(x[0, 0, 0, 0] * 1000) % 7)).backward()
-        move(model)
-
-    check_like_l3(NETWORKS[name](), step)
-
-
 def test_gradients_are_those_of_l3_with_channels_last():
     def step(model: nn.Module, x: Tensor) -> None:
         take_step(model, x.contiguous(memory_format=torch.channels_last))
@@ -209,26 +190,12 @@ def test_gradients_are_those_of_l3_under_autocast():
     check_like_l3(Network(), step)
 
 
-def test_gradients_are_those_of_l3_in_pieces_of_the_batch():
-    check_like_l3(Network(), pipeline_threshold=100_000)
-
-
 def test_gradients_are_those_of_l3_with_widths_that_samples_remember():
     def step(model: nn.Module, x: Tensor) -> None:
         model.set_samples(torch.arange(8))
         take_step(model, x)
 
     check_like_l3(Network(), step, use_gradient=True)
-
-
-@pytest.mark.parametrize("level", ["L1", "L2", "L2.5"])
-def test_codes_of_other_levels_can_be_swapped_too(level):
-    ours, theirs = (
-        compressed(Network(), 4, level=level, swap=swap, arena=swap and Chosen.level == "L5") for swap in (True, False)
-    )
-    check_same(train(ours), train(theirs))
-    assert statistics(ours).read_bytes > 0
-    check_empty(ours)
 
 
 def with_budget(level: str, memory: int) -> actnn.QModule:
@@ -311,17 +278,7 @@ def test_a_retained_graph_gives_the_same_gradient_twice():
         first = torch.autograd.grad(value, wanted, retain_graph=True)
         value.backward()
         for parameter, gradient in zip(wanted, first, strict=True):
-            same(parameter.grad, gradient)
-
-    check_like_l3(Network(), step, steps=2)
-
-
-def test_two_losses_may_go_backward_in_the_order_of_their_forwards():
-    def step(model: nn.Module, x: Tensor) -> None:
-        model.zero_grad()
-        losses = [loss(model, x), loss(model, 2 * x), loss(model, 3 * x)]
-        for value in losses:
-            value.backward()
+            same_tensors(parameter.grad, gradient)
 
     check_like_l3(Network(), step, steps=2)
 
@@ -369,17 +326,12 @@ def test_a_part_of_the_gradients_can_be_asked_for():
 class Checkpointed(Network):
     """The network with its block computed anew in backward."""
 
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.reentrant = reentrant
-
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(checkpoint(self.block, self.pool(self.stem(x)), use_reentrant=self.reentrant))
+        return self.head(checkpoint(self.block, self.pool(self.stem(x)), use_reentrant=True))
 
 
-@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
-def test_a_block_can_be_computed_anew(reentrant):
-    check_like_l3(Checkpointed(reentrant))
+def test_a_block_can_be_computed_anew_reentrantly():
+    check_like_l3(Checkpointed())
 
 
 def through_a_file(tensor: Tensor) -> Tensor:
@@ -479,7 +431,7 @@ def test_a_graph_keeps_its_codes_while_the_model_is_gone():
     del ours
     gc.collect()
     for found, gradient in zip(torch.autograd.grad(values[0], parameters), expected, strict=True):
-        same(found, gradient)
+        same_tensors(found, gradient)
     assert thread.is_alive()
     del values
     gc.collect()
@@ -598,19 +550,6 @@ def test_the_death_of_the_thread_costs_memory_and_no_gradient(monkeypatch):
     check_kept_in_memory(Network(), "a mistake in the thread")
 
 
-@pytest.mark.parametrize("name", ["missing", "file"])
-def test_a_directory_that_cannot_be_used_is_refused_and_the_model_left_as_it_was(tmp_path, name):
-    (tmp_path / "file").touch()
-    network = Network()
-    before = [type(layer) for layer in network.modules()]
-    actnn.set_optimization_level(Chosen.level)
-    actnn.config.swap_dir = tmp_path / name
-    with pytest.raises(actnn.ConfigError, match=name):
-        actnn.QModule(network)
-    assert [type(layer) for layer in network.modules()] == before
-    take_step(network, batch())
-
-
 def flip_a_bit(real: Callable) -> Callable:
     def call(descriptor, parts, start):
         done = real(descriptor, parts, start)
@@ -712,16 +651,6 @@ def test_hundreds_of_steps_need_no_more_of_anything():
     assert after[0] == before[0]
     assert after[1] - before[1] < 100
     assert after[2] - before[2] < 4 * MB
-
-
-def test_the_report_tells_what_went_to_disk():
-    ours, theirs = swapping(Network()), at_l3(Network())
-    for model in (ours, theirs):
-        train(model, 2)
-    assert 0 < ours.report().swapped_bytes <= ours.report().kept_bytes == theirs.report().kept_bytes
-    assert "swapped out" in str(ours.report())
-    assert theirs.report().swapped_bytes == 0
-    assert "swapped" not in str(theirs.report())
 
 
 def test_layers_of_every_kind_swap_what_they_keep():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 import pytest
 import torch
+from networks import images, small_network
 from torch import nn
 from torch.nn import functional as F
-from torch_layers import compressed, images, small_network
+from torch_framework import FRAMEWORK
 
 import actnn
 from actnn.errors import ConfigError, SessionError, UnsupportedError
@@ -24,7 +23,7 @@ def verified(model: nn.Module, bits: int = 2, draws: int = DRAWS, batch: int = 8
     """Return the verification of a model of images at level L2, with other widths."""
     actnn.set_optimization_level("L2")
     actnn.config.activation_compression_bits = [bits]
-    return actnn.verify(model, (images(batch), labels(batch)), F.cross_entropy, draws, **settings)
+    return actnn.verify(model, (FRAMEWORK.tensor(images(batch)), labels(batch)), F.cross_entropy, draws, **settings)
 
 
 def perceptron(*between: nn.Module) -> nn.Sequential:
@@ -52,43 +51,11 @@ def test_layers_made_by_hand_are_compared_with_exact_ones():
 
 
 def test_layers_that_the_user_put_into_evaluation_stay_there():
-    model = small_network()
+    model = small_network(FRAMEWORK)
     model.stem[1].eval()
-    F.cross_entropy(model(images()), labels()).backward()
+    F.cross_entropy(model(FRAMEWORK.tensor(images())), labels()).backward()
     expected = torch.cat([parameter.grad for parameter in model.stem[1].parameters()]).norm()
     assert verified(model, draws=2).rows[1]["norm"] == pytest.approx(float(expected), rel=1e-5)
-
-
-class TwoInputs(nn.Module):
-    """A model of two inputs and a table that has no samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(300, 5), nn.Linear(300, 5)
-
-    def forward(self, left, right, table=None):
-        output = self.left(left) + self.right(right)
-        return output if table is None else output * table.sum()
-
-
-Pair = namedtuple("Pair", ["left", "right"])
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        (vectors(), vectors()),
-        [vectors(), vectors()],
-        Pair(vectors(), vectors()),
-        {"left": vectors(), "right": vectors()},
-        {"left": vectors(), "right": vectors(), "table": torch.ones(3)},
-    ],
-    ids=["tuple", "list", "namedtuple", "dict", "other length"],
-)
-def test_inputs_can_be_several(inputs):
-    found = actnn.verify(TwoInputs(), (inputs, labels(16)), F.cross_entropy, 2, level="L2")
-    assert [row["layer"] for row in found.rows] == ["left", "right"]
-    assert found.total["sampling"] > 0
 
 
 def test_targets_can_be_a_nest():
@@ -101,7 +68,8 @@ def test_targets_can_be_a_nest():
 
 
 def test_the_batch_may_be_a_list_as_loaders_give_it():
-    actnn.verify(perceptron(), [vectors(), labels(16)], F.cross_entropy, 2, level="L2")
+    found = actnn.verify(perceptron(), [vectors(), labels(16)], F.cross_entropy, DRAWS, level="L2")
+    assert found.rows == of_perceptron(perceptron()).rows
 
 
 def test_tied_weights_have_the_variance_of_all_layers_that_share_them():
@@ -133,11 +101,11 @@ def test_a_loss_that_reaches_the_input_only_is_refused():
 @pytest.mark.parametrize("setting", [{"level": "L2"}, {"exact": ["head"]}, {"seed": 0}])
 def test_settings_beside_a_converted_model_are_refused(setting):
     with pytest.raises(ConfigError, match="settings of its own"):
-        verified(compressed(small_network()), **setting)
+        verified(FRAMEWORK.compressed(small_network(FRAMEWORK)), **setting)
 
 
 def test_a_model_that_was_restored_is_refused():
-    model = compressed(small_network())
+    model = FRAMEWORK.compressed(small_network(FRAMEWORK))
     model.restore()
     with pytest.raises(SessionError, match="closed"):
         verified(model)

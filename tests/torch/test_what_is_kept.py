@@ -7,16 +7,18 @@ import weakref
 
 import pytest
 import torch
+from frameworks import input_of
 from layer_cases import KINDS, Case
+from networks import images, small_network
 from torch import nn
-from torch_layers import compressed, images, input_of, plain_layer, small_network
+from torch_framework import FRAMEWORK
 
 import actnn
 
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
 def test_nothing_is_kept_in_inference_mode(case: Case):
-    ours, x = compressed(plain_layer(case)), input_of(case)
+    ours, x = FRAMEWORK.compressed(FRAMEWORK.plain_layer(case)), FRAMEWORK.tensor(input_of(case))
     with torch.inference_mode():
         ours(x)
     assert ours.report().kept_bytes == 0
@@ -50,7 +52,7 @@ class Remember:
 
 
 def test_codes_are_freed_by_backward_while_the_loss_is_alive():
-    ours, x = compressed(small_network(), 2), images()
+    ours, x = FRAMEWORK.compressed(small_network(FRAMEWORK), 2), FRAMEWORK.tensor(images())
     with Remember(ours, x) as saved:
         loss = ours(x).square().sum()
     loss.backward()
@@ -58,7 +60,7 @@ def test_codes_are_freed_by_backward_while_the_loss_is_alive():
 
 
 def test_a_graph_that_is_dropped_frees_its_codes():
-    ours, x = compressed(small_network(), 2), images()
+    ours, x = FRAMEWORK.compressed(small_network(FRAMEWORK), 2), FRAMEWORK.tensor(images())
     with Remember(ours, x) as saved:
         loss = ours(x).square().sum()
     del loss
