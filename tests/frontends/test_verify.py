@@ -8,12 +8,12 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from frameworks import Framework, Model, numbers
+from frameworks import Framework, Model, numbers, vector
 from networks import images, small_network
 from steps import check_equal_gradients, same
 
 import actnn
-from actnn.errors import ConfigError, ShapeError, UnsupportedError
+from actnn.errors import ConfigError, SessionError, ShapeError, UnsupportedError
 from actnn.model.verification import BIAS_ALARM
 
 DRAWS = 12
@@ -238,6 +238,51 @@ def test_a_model_in_evaluation_is_verified_in_training(framework: Framework):
     assert rows[0] == rows[1]
 
 
+def test_layers_made_by_hand_are_compared_with_exact_ones(framework: Framework):
+    framework.prepare(2)
+    plain, made = framework.layer("Linear", 300, 5), framework.made_by_hand("Linear", 300, 5)
+    for name, parameter in framework.own_parameters(framework.initialised(plain, 8)).items():
+        framework.assign(framework.own_parameters(made)[name], framework.array(parameter))
+    loss(framework)(plain(vectors(framework)), labels(framework, 16)).backward()
+    expected = float(np.linalg.norm(vector(framework.gradients(plain))))
+    (found,) = verify(framework, framework.sequential(made), vectors(framework), labels(framework, 16)).rows
+    assert found["norm"] == pytest.approx(expected, rel=1e-5)
+    assert found["measured"] > 0
+
+
+def test_layers_that_the_user_put_into_evaluation_stay_there(framework: Framework):
+    model = small_network(framework)
+    framework.evaluating(model.stem[1])
+    loss(framework)(model(framework.tensor(images())), labels(framework)).backward()
+    expected = float(np.linalg.norm(vector(framework.gradients(model.stem[1]))))
+    assert verified(framework, model, draws=2).rows[1]["norm"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_targets_can_be_a_nest(framework: Framework):
+    def weighted(output, targets):
+        return targets["weight"] * loss(framework)(output, targets["labels"][0])
+
+    model, batch = perceptron(framework), (vectors(framework), {"weight": 2.0, "labels": [labels(framework, 16)]})
+    found = framework.actnn.verify(model, batch, weighted, 2, level="L2")
+    expected = 2 * of_perceptron(framework, perceptron(framework), 2).total["norm"]
+    assert found.total["norm"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_batch_may_be_a_list_as_loaders_give_it(framework: Framework):
+    model, batch = perceptron(framework), [vectors(framework), labels(framework, 16)]
+    found = framework.actnn.verify(model, batch, loss(framework), DRAWS, level="L2")
+    assert found.rows == of_perceptron(framework, perceptron(framework)).rows
+
+
+def test_tied_weights_have_the_variance_of_all_layers_that_share_them(framework: Framework):
+    layer = framework.layer
+    model = framework.sequential(layer("Linear", 300, 300), layer("ReLU"), layer("Linear", 300, 300))
+    framework.initialised(model, 8)[2].weight = model[0].weight
+    tied, bias = of_perceptron(framework, model, draws=40).rows
+    assert tied["measured"] == pytest.approx(tied["predicted"], rel=0.15)
+    assert bias["measured"] == bias["predicted"] == 0.0
+
+
 def two_inputs(model: Model, left, right, table=None):
     output = model.left(left) + model.right(right)
     return output if table is None else output * table.sum()
@@ -323,3 +368,27 @@ def test_a_gradient_that_is_not_finite_is_refused(framework: Framework):
     x[0, 0] = np.inf
     with pytest.raises(UnsupportedError, match="exact gradient is not finite"):
         verify(framework, perceptron(framework), framework.tensor(x), labels(framework, 16), level="L2")
+
+
+def test_a_loss_that_reaches_the_input_only_is_refused(framework: Framework):
+    x = framework.tensor(numbers((16, 300), 9), gradient=True)
+    with pytest.raises(UnsupportedError, match="no parameter"):
+        framework.actnn.verify(framework.layer("ReLU"), (x, None), lambda y, _: y.sum(), level="L2")
+
+
+@pytest.mark.parametrize("setting", [{"level": "L2"}, {"exact": ["head"]}, {"seed": 0}], ids=str)
+def test_settings_beside_a_converted_model_are_refused(framework: Framework, setting):
+    with pytest.raises(ConfigError, match="settings of its own"):
+        verified(framework, framework.compressed(small_network(framework)), **setting)
+
+
+def test_a_model_that_was_restored_is_refused(framework: Framework):
+    model = framework.compressed(small_network(framework))
+    model.restore()
+    with pytest.raises(SessionError, match="closed"):
+        verified(framework, model)
+
+
+def test_a_bad_setting_is_refused_as_by_conversion(framework: Framework):
+    with pytest.raises(ConfigError, match="matches no layer"):
+        of_perceptron(framework, perceptron(framework), exact=["nothing"])

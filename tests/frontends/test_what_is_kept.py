@@ -210,6 +210,29 @@ def test_the_report_of_l1_tells_why_batch_norm_is_exact(framework: Framework):
     assert "exact" in reasons["stem.1"]
 
 
+def normalised(model: Model, x):
+    return model.norm(model.relu(model.conv(x)))
+
+
+def test_the_report_tells_what_is_not_compressed(framework: Framework):
+    conv, norm = framework.layer("Conv2d", 3, 8, 3, padding=1), framework.layer("LayerNorm", 16)
+    ours = framework.compressed(framework.wired(normalised, conv=conv, norm=norm, relu=framework.relu))
+    framework.step(ours, images())
+    text = str(ours.report())
+    assert "what other layers and functions keep is not counted here" in text
+    assert "not compressed, and not in the table: 1 LayerNorm" in text
+
+
+@pytest.mark.parametrize(
+    ("level", "layers"), [("L0", [("Conv2d", 3, 8, 3)]), ("L3", [("LayerNorm", 16), ("GELU",)])], ids=["L0", "L3"]
+)
+def test_the_report_tells_that_nothing_is_compressed(framework: Framework, level: str, layers):
+    plain = framework.sequential(*(framework.layer(*each) for each in layers))
+    ours = framework.compressed(plain, level=level)
+    framework.step(ours, images())
+    assert "no layer of this model is compressed" in str(ours.report())
+
+
 def test_an_activation_kept_by_nobody_is_freed_in_forward(framework: Framework):
     convolution = framework.layer
     layers = convolution("Conv2d", 3, 8, 3), convolution("Conv2d", 8, 8, 3), convolution("Conv2d", 8, 8, 3)

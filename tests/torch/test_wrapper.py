@@ -149,26 +149,3 @@ def test_a_batch_norm_without_a_number_of_batches_trains_as_the_plain_one():
     plain.num_batches_tracked = None
     found, expected = (FRAMEWORK.step(model, images()) for model in (FRAMEWORK.compressed(plain), plain))
     close(found.buffers["running_mean"], expected.buffers["running_mean"], 1e-5)
-
-
-def test_the_report_tells_what_is_not_compressed():
-    class Functional(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.LayerNorm(16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.norm(torch.relu(self.conv(x)))
-
-    ours = FRAMEWORK.compressed(Functional())
-    FRAMEWORK.step(ours, images())
-    text = str(ours.report())
-    assert "what other layers and functions keep is not counted here" in text
-    assert "not compressed, and not in the table: 1 LayerNorm" in text
-
-
-@pytest.mark.parametrize(("level", "layers"), [("L0", [nn.Conv2d(3, 8, 3)]), ("L3", [nn.LayerNorm(16), nn.GELU()])])
-def test_the_report_tells_that_nothing_is_compressed(level, layers):
-    ours = FRAMEWORK.compressed(nn.Sequential(*layers), level=level)
-    FRAMEWORK.step(ours, images())
-    assert "no layer of this model is compressed" in str(ours.report())
