@@ -30,7 +30,7 @@ NO_STATE = {
         "backward_noted",
         "_wrapper",
     },
-    "site": {"session", "name", "kind", "index", "group", "bits", "adaptive", "plans"},
+    "site": {"session", "name", "kind", "index", "group", "bits", "adaptive", "compresses", "plans"},
     "planner": {"policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_batch_norms"},
     "budget": {"_sizes"},
 }

@@ -82,6 +82,9 @@ class Arrays(Protocol):
         """Return the file of the OpenMP runtime whose threads compute; None for the one that kernels are linked to."""
 
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array: ...
+    def bytes(self, count: int, like: Array) -> Array:
+        """Return room for so many bytes on the device of ``like``."""
+
     def arange(self, start: int, stop: int, like: Array) -> Array: ...
     def cast(self, x: Array, dtype: str) -> Array: ...
     def where(self, condition: Array, x: Array, y: Array | float) -> Array:

@@ -53,6 +53,9 @@ class NumpyArrays:
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         return np.empty(shape, dtype)
 
+    def bytes(self, count: int, like: Array) -> Array:
+        return np.empty(count, np.uint8)
+
     def arange(self, start: int, stop: int, like: Array) -> Array:
         return np.arange(start, stop, dtype=np.int64)
 

@@ -195,9 +195,11 @@ def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = No
     return Kept(plan.reading, (site.store(tensors, buffer),))
 
 
-def keep(tensors: Tensors, x: Array, site: Site, training: bool) -> Kept:
-    """Return the form in which a map keeps its input: a code, somebody's or its own, or itself in evaluation."""
-    session, form = site.session, tensors.form(x)
+def keep(tensors: Tensors, x: Array, site: Site, training: bool, form: Form | None = None) -> Kept:
+    """Return how a map keeps its input: as a code, somebody's or its own, or itself in evaluation."""
+    session = site.session
+    if form is None:
+        form = tensors.form(x)
     tag = session.tags.current(tensors, x, form)
     exact_bytes = uncounted(tensors, x, tag)
     if training and tag.owner is not None and tag.readers is not None:

@@ -68,17 +68,19 @@ def batch_norm(
     processes: Processes | None,
     exact: Callable[..., Array],
     apply: Callable[[Array, Normalizing], tuple[Array, Any]],
+    check: Callable[[Array], None] | None = None,
 ) -> Array | None:
     """Return ``x`` normalised by the batch; None where the plain layer serves, whose input is then kept.
 
     ``order`` says where the channels are, where the tensor does not tell itself. ``exact`` normalises by a given mean
     and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd, and returns the output and, where an
-    in-place ReLU may come, a shorter way for its gradient.
+    in-place ReLU may come, a shorter way for its gradient. ``check`` raises an error for a tensor that the layer does
+    not take; it sees the first of each form.
     """
     session, form = site.session, tensors.form(x)
+    plan = code_plan(tensors, site, x, form, site.family(), order, AFFINE, check)
     tag = session.tags.current(tensors, x, form)
     exact_bytes, shared = uncounted(tensors, x, tag), shared_code(tag, site)
-    plan = code_plan(tensors, site, x, form, site.family(), order, AFFINE)
     if shared is None and processes is None and not plan.smaller:
         site.keeps(exact_bytes, exact_bytes)
         return None

@@ -52,6 +52,9 @@ class PaddleArrays:
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(shape, DTYPES[dtype], device=like.place)
 
+    def bytes(self, count: int, like: Tensor) -> Tensor:
+        return paddle.empty([count], paddle.uint8, device=like.place)
+
     def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
         return paddle.arange(start, stop, dtype=paddle.int64, device=like.place)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -66,9 +67,11 @@ class CodePlan:
 
     def encode(self, tensors: Tensors, x: Array) -> tuple[Array, AnyLayout, Record | None]:
         """Return a code of ``x``, its layout, and its record where widths are planned."""
-        site, record = self.site, self.record()
+        site = self.site
         session = site.session
-        session.check_open()
+        if session.closed:
+            session.check_open()
+        record = self.record() if session.planner.active else None
         layout, division = self.laid_out(record)
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         values = x if self.direct else self.order.flat(x)
@@ -115,11 +118,17 @@ def code_plan(
     family: Family,
     order: Order | None = None,
     smallest: Family | None = None,
+    check: Callable[[Array], None] | None = None,
 ) -> CodePlan:
-    """Return the plan of a site's codes of tensors of a form; ``order`` says what the tensor does not tell itself."""
+    """Return the plan of a site's codes of tensors of a form; ``order`` says what the tensor does not tell itself.
+
+    ``check`` raises an error for a tensor that the site does not take; it sees the first of each form.
+    """
     key = form, family.name, order is not None and order.channels_last
     plan: CodePlan | None = site.plans.get(key)
     if plan is None:
+        if check is not None:
+            check(x)
         order = order or tensors.order(x, batched=len(x.shape) > 1)
         plan = site.remember(key, CodePlan(tensors, site, x, order, family, smallest or family))
     return plan

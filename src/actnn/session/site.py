@@ -60,6 +60,8 @@ class Site(Learnt):
         adaptive = policy.adaptive_batch_norm if batch_norm else policy.adaptive_maps
         # without codes no group needs a width
         bits = policy.bits_of(group) if policy.compress else 0.0
+        # whether codes are to serve the gradients of what happens here
+        self.compresses = policy.compress and (policy.compress_batch_norm or not batch_norm)
         super().__init__(name, index, group, bits, adaptive)
         self.session, self.kind = session, kind
         self.encoded = 0

@@ -29,39 +29,30 @@ Key = tuple[int, Form]
 MOST_FORMS = 4096
 
 
-class Tag:
+class Tag(weakref.ref[Any]):
     """What is known of one tensor in one step: its producer and its code, and whether exact training would keep it.
 
-    ``source`` is the map that made the tensor. ``kept`` is its code and how to read it; ``readers`` notes who did.
-    ``bypass`` is a shorter way for the gradient of ``result``, the one tensor object that it serves.
+    It is a weak reference to the tensor's memory, with which it goes. ``source`` is the map that made the tensor.
+    ``kept`` is its code and how to read it; ``readers`` notes who did. ``bypass`` is a shorter way for the gradient of
+    ``result``, the one tensor object that it serves.
     """
 
-    __slots__ = ("bypass", "counted", "kept", "memory", "owner", "readers", "result", "source", "version")
-
-    def __init__(self, memory: weakref.ref[Any], version: int) -> None:
-        self.memory, self.version = memory, version
-        self.owner: Site | None = None
-        self.kept: Any = None
-        self.readers: Readers | None = None
-        self.bypass: Any = None
-        self.result: weakref.ref[Any] | None = None
-        self.source: Site | None = None
-        self.counted = False
-
-
-class Memory(weakref.ref[Any]):
-    """A weak reference to a tensor's memory that knows whose tag goes with it."""
-
-    __slots__ = ("key", "tags")
     key: Key
     tags: dict[Key, Tag]
+    version: int
+    owner: Site | None = None
+    kept: Any = None
+    readers: Readers | None = None
+    bypass: Any = None
+    result: weakref.ref[Any] | None = None
+    source: Site | None = None
+    counted = False
 
 
-def forget(memory: Memory) -> None:
+def forget(tag: Tag) -> None:
     """Drop the tag of memory that is gone."""
-    tag = memory.tags.get(memory.key)
-    if tag is not None and tag.memory is memory:
-        del memory.tags[memory.key]
+    if tag.tags.get(tag.key) is tag:
+        del tag.tags[tag.key]
 
 
 class Tags:
@@ -76,7 +67,7 @@ class Tags:
         """Return the tag of a tensor, None where there is none or the tensor was changed since."""
         key = tensors.pointer(x), form
         tag = self._tags.get(key)
-        if tag is None or not tensors.lies_in(x, tag.memory()):
+        if tag is None or not tensors.lies_in(x, tag()):
             return None
         if tag.version != tensors.version(x):
             # whatever it holds is of no use any more, and the tensor may live long
@@ -90,10 +81,10 @@ class Tags:
 
     def fresh(self, tensors: Tensors, x: Array, form: Form) -> Tag:
         """Return a new tag for a tensor, in the place of any other."""
-        memory = Memory(tensors.memory(x), forget)
-        key = memory.key = tensors.pointer(x), self._forms.setdefault(form, form)
-        memory.tags = self._tags
-        tag = self._tags[key] = Tag(memory, tensors.version(x))
+        tag = Tag(tensors.memory(x), forget)
+        key = tag.key = tensors.pointer(x), self._forms.setdefault(form, form)
+        tag.tags, tag.version = self._tags, tensors.version(x)
+        self._tags[key] = tag
         return tag
 
     def clear(self) -> None:

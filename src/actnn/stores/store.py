@@ -60,7 +60,7 @@ class Memory:
 
     def allocate(self, arrays: Arrays, nbytes: int, like: Array) -> Array:
         if self.slabs is None or nbytes < LEAST_BYTES or not arrays.on_host(like):
-            return arrays.empty((nbytes,), "uint8", like)
+            return arrays.bytes(nbytes, like)
         return arrays.from_numpy(self.slabs.take(nbytes))
 
     def put(self, arrays: Arrays, buffer: Array, kept: Callable[[int], None] | None = None) -> Array:

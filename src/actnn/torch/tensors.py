@@ -51,7 +51,10 @@ class TorchArrays:
         return None
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
-        return like.new_empty(shape, dtype=DTYPES[dtype])
+        return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
+
+    def bytes(self, count: int, like: Tensor) -> Tensor:
+        return torch.empty(count, dtype=torch.uint8, device=like.device)
 
     def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
         return torch.arange(start, stop, dtype=torch.int64, device=like.device)
@@ -115,7 +118,7 @@ class TorchArrays:
 
     def form(self, x: Tensor) -> Form:
         # a view that torch negates or conjugates only when it is read lies where its base does
-        return x.shape, x.stride(), x.dtype, x.device, x.is_neg(), x.is_conj()
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
 
     # by memory: autograd may hand another object than it was given to whoever computes anew
     memory = staticmethod(Tensor.untyped_storage)

@@ -39,11 +39,12 @@ class Convolution:
     """A convolution of batches of one form: its fixed parameters, and how batches are cut into parts.
 
     ``fixed`` holds stride, padding, dilation, whether it is transposed, output padding and groups, in the order in
-    which torch's backward takes them.
+    which torch's backward takes them. ``batched`` tells that inputs come with a batch axis.
     """
 
-    def __init__(self, site: Site, x: Tensor, weight: Tensor, fixed: tuple[Any, ...]) -> None:
-        self.site, self.order, self.fixed = site, ARRAYS.order(x), fixed
+    def __init__(self, site: Site, x: Tensor, weight: Tensor, fixed: tuple[Any, ...], batched: bool = True) -> None:
+        self.site, self.order, self.fixed, self.batched = site, ARRAYS.order(x), fixed, batched
+        self.weight_shape = weight.shape
         self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups = fixed
         self.kernel = tuple(weight.shape[2:])
         self.space = self.output_space(x.shape[2:])

@@ -24,7 +24,7 @@ class Compressed(CompressedLayer):
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
-        if not (torch.is_grad_enabled() and self.site.session.policy.compress) or 0 in x.shape:
+        if not (torch.is_grad_enabled() and self.site.compresses) or 0 in x.shape:
             return False
         if x.requires_grad:
             return True

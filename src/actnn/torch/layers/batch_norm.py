@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -40,6 +40,8 @@ class CompressedBatchNorm(Compressed):
     """BatchNorm of torch, of any rank."""
 
     normalizes = True
+    # whether processes may share the statistics of a batch
+    joins: ClassVar[bool] = False
     num_features: int
     eps: float
     momentum: float | None
@@ -54,52 +56,58 @@ class CompressedBatchNorm(Compressed):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return an input normalised: by the batch in training, by the running statistics in evaluation."""
-        processes = self.processes()
+        processes = self.processes() if self.joins else None
         if processes is None and not self.records(input):
             return self.plainly(input)
-        self._check_input_dim(input)
-        site = self.site
         if not self.training:
-            check_floating(ARRAYS, input, site.name)
-            exact_bytes = counted_once(ARRAYS, input, site)
-            if self.running_mean is None:
-                site.keeps(exact_bytes, exact_bytes)
-                return self.plainly(input)
-            site.keeps(0, exact_bytes)
-            fixed: Tensor = FixedBatchNormFunction.apply(
-                input, self.weight, self.bias, self.running_mean, self.running_var, self.eps, site
-            )
-            return fixed
-        self.check_channels(input)
-        if processes is None and input.numel() == self.num_features:
-            raise ShapeError(
-                f"{site.name!r} was given one value a channel (shape {tuple(input.shape)}), whose variance means "
-                "nothing: train it with larger batches, or put it into eval()."
-            )
+            return self.fixed(input)
         running = self.running()
         y: Tensor | None = batch_norm(
-            ARRAYS, input, None, site, self.eps, running, processes, self.exact, self.normalized
+            *(ARRAYS, input, None, self.site, self.eps, running, processes, self.exact, self.normalized),
+            check=self.check_joined if processes is not None else self.check_input,
         )
         if y is None:
             return self.plainly(input)
-        if running is not None and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+        if running is not None:
+            tracked = self.num_batches_tracked
+            if tracked is not None:
+                tracked.add_(1)
         return y
 
-    def records(self, x: Tensor) -> bool:
-        """Tell whether codes are to serve this call's gradient."""
-        return self.site.session.policy.compress_batch_norm and super().records(x)
+    def fixed(self, x: Tensor) -> Tensor:
+        """Return an input normalised by the running statistics, or in evaluation without them by the plain layer."""
+        self._check_input_dim(x)
+        check_floating(ARRAYS, x, self.site.name)
+        exact_bytes = counted_once(ARRAYS, x, self.site)
+        if self.running_mean is None:
+            self.site.keeps(exact_bytes, exact_bytes)
+            return self.plainly(x)
+        self.site.keeps(0, exact_bytes)
+        y: Tensor = FixedBatchNormFunction.apply(
+            x, self.weight, self.bias, self.running_mean, self.running_var, self.eps, self.site
+        )
+        return y
 
     def processes(self) -> Processes | None:
         """Return the processes that share the statistics of this call; None where there are no others."""
         return None
 
-    def check_channels(self, x: Tensor) -> None:
-        """Raise a typed error unless ``x`` has as many channels as this layer."""
+    def check_joined(self, x: Tensor) -> None:
+        """Raise an error unless ``x`` has the axes and channels of this layer."""
+        self._check_input_dim(x)
         if x.shape[1] != self.num_features:
             raise ShapeError(
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: "
                 f"expected {self.num_features} channels."
+            )
+
+    def check_input(self, x: Tensor) -> None:
+        """Raise an error unless ``x`` is what this layer takes alone: it also has more than one value a channel."""
+        self.check_joined(x)
+        if x.numel() == self.num_features:
+            raise ShapeError(
+                f"{self.site.name!r} was given one value a channel (shape {tuple(x.shape)}), whose variance means "
+                "nothing: train it with larger batches, or put it into eval()."
             )
 
     def running(self) -> Running | None:
@@ -157,7 +165,7 @@ class QBatchNorm3d(CompressedBatchNorm, nn.BatchNorm3d):
 class QSyncBatchNorm(CompressedBatchNorm, nn.SyncBatchNorm):
     """``nn.SyncBatchNorm`` that keeps a code, and works on any device whose process group can gather."""
 
-    plain = nn.SyncBatchNorm
+    plain, joins = nn.SyncBatchNorm, True
 
     def processes(self) -> Processes | None:
         """Return the processes that share statistics, in training with more than one of them."""

@@ -43,18 +43,23 @@ class CompressedConvolution(Compressed):
         """Return the convolution with numeric paddings."""
         weight, site = self.weight, self.site
         fixed = (self.stride, padding, self.dilation, self.transposed, output_padding, self.groups)
-        key = ARRAYS.form(x), weight.shape, fixed
-        convolution = site.plans.get(key)
-        if convolution is None:
+        form = ARRAYS.form(x)
+        convolution: Convolution | None = site.plans.get(form)
+        # somebody may have changed the layer since
+        if convolution is None or convolution.fixed != fixed or convolution.weight_shape != weight.shape:
             self.check_input(x)
             batch = x if x.dim() == weight.dim() else x.unsqueeze(0)
-            convolution = site.remember(key, Convolution(site, batch, weight, fixed))
-        batch = x if x.dim() == weight.dim() else x.unsqueeze(0)
-        learns = weight.requires_grad
-        kept = keep(ARRAYS, batch, site, self.training) if learns else None
+            convolution = site.remember(form, Convolution(site, batch, weight, fixed, batched=batch is x))
+        learns, training = weight.requires_grad, self.training
+        if convolution.batched:
+            batch = x
+        else:
+            batch = x.unsqueeze(0)
+            form = ARRAYS.form(batch)
+        kept = keep(ARRAYS, batch, site, training, form) if learns else None
         with torch.backends.cudnn.flags(benchmark=site.session.policy.cudnn_benchmark) if x.is_cuda else NOTHING:
             y: Tensor = ConvolutionFunction.apply(batch, weight, self.bias, kept, site, convolution)
-        if learns and self.training and site.session.planner.active:
+        if learns and training and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: convolution.transfer(batch, y, weight))
         return y if batch is x else y.squeeze(0)
 
