@@ -28,7 +28,7 @@ class Copy:
 
 @dataclass
 class StandInTransfers:
-    """Transfers in which nothing moves by itself: ``run`` does the oldest copies, as a device would in its own time."""
+    """Moves in which nothing moves by itself: ``run`` does the oldest copies, as a device would in its own time."""
 
     begun: list[Copy] = field(default_factory=list)
 
@@ -72,5 +72,5 @@ class StandInArrays(NumpyArrays):
     def device(self, x) -> str:
         return "stand-in"
 
-    def transfers(self, x) -> StandInTransfers:
+    def moves(self, x) -> StandInTransfers:
         return self.lane

@@ -16,8 +16,8 @@ import actnn
 from actnn.stores import store
 from actnn.stores.offload import Offload
 from actnn.torch import memory
+from actnn.torch.moves import TorchMoves
 from actnn.torch.tensors import ARRAYS, TorchArrays
-from actnn.torch.transfers import TorchTransfers
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def content(seed: int, size: int = 5000) -> torch.Tensor:
 
 
 def test_a_buffer_goes_out_and_back():
-    transfers, buffer = TorchTransfers(CPU), content(0)
+    transfers, buffer = TorchMoves(CPU), content(0)
     host, event = transfers.out(buffer)
     transfers.finish(event)
     assert transfers.arrived(event)
@@ -48,7 +48,7 @@ def test_an_offload_by_torch_returns_what_was_put():
 def test_a_device_without_streams_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace())
     with pytest.raises(actnn.UnsupportedError, match="no streams"):
-        TorchTransfers(CPU)
+        TorchMoves(CPU)
 
 
 @pytest.fixture

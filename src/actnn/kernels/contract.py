@@ -27,12 +27,12 @@ __all__ = [
     "DividedLayout",
     "Division",
     "Key",
+    "Moves",
     "Normalization",
     "OutputAffine",
     "Pool",
     "Span",
     "Status",
-    "Transfers",
     "check_buffer",
 ]
 
@@ -68,7 +68,7 @@ class Arrays(Protocol):
     def device(self, x: Array) -> str:
         """Return a name of the device that an array lies on."""
 
-    def transfers(self, x: Array) -> Transfers:
+    def moves(self, x: Array) -> Moves:
         """Return what moves buffers between the device of ``x`` and the host."""
 
     def pointer(self, x: Array) -> int: ...
@@ -115,7 +115,7 @@ class Arrays(Protocol):
         """Return the float32 values whose bits an int64 array holds."""
 
 
-class Transfers(Protocol):
+class Moves(Protocol):
     """Copies between one accelerator and host memory, on a way of their own beside the device's other work."""
 
     def out(self, buffer: Array) -> tuple[Array, Any]:

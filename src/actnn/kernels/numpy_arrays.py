@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from actnn.errors import UnsupportedError
-from actnn.kernels.contract import Array, Codes, Transfers
+from actnn.kernels.contract import Array, Codes, Moves
 
 
 class NumpyArrays:
@@ -27,7 +27,7 @@ class NumpyArrays:
     def device(self, x: Array) -> str:
         return "cpu"
 
-    def transfers(self, x: Array) -> Transfers:
+    def moves(self, x: Array) -> Moves:
         raise UnsupportedError("numpy has no device but the host, from which nothing needs to be moved.")
 
     def pointer(self, x: Array) -> int:

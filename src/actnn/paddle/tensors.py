@@ -13,8 +13,8 @@ import paddle
 from paddle import Tensor
 
 from actnn.kernels.contract import FLOATS, Channels, Codes
+from actnn.paddle.moves import PaddleMoves
 from actnn.paddle.threads import count, runtime
-from actnn.paddle.transfers import PaddleTransfers
 from actnn.session.tensors import Form, Order
 
 DTYPES: dict[str, Any] = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
@@ -37,8 +37,8 @@ class PaddleArrays:
     def device(self, x: Tensor) -> str:
         return str(x.place)
 
-    def transfers(self, x: Tensor) -> PaddleTransfers:
-        return PaddleTransfers(x.place)
+    def moves(self, x: Tensor) -> PaddleMoves:
+        return PaddleMoves(x.place)
 
     pointer = staticmethod(Tensor.data_ptr)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actnn.errors import SwapError
-from actnn.kernels.contract import Array, Arrays, Transfers
+from actnn.kernels.contract import Array, Arrays, Moves
 
 # buffers that are looked at, in reverse, for what to fetch next
 WINDOW = 64
@@ -30,7 +30,7 @@ class Entry:
 
     number: int
     nbytes: int
-    lane: Transfers
+    lane: Moves
     host: Array
     event: Any
     leaving: Array | None
@@ -53,12 +53,12 @@ class Offload:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._lanes: dict[str, Transfers] = {}
+        self._lanes: dict[str, Moves] = {}
         self._entries: dict[int, Entry] = {}
         self._order: list[int] = []
         self._leaving: deque[Entry] = deque()
         # copies back that nobody waits for any more, with both ends
-        self._abandoned: list[tuple[Transfers, Any, Array, Array]] = []
+        self._abandoned: list[tuple[Moves, Any, Array, Array]] = []
         self._released: deque[int] = deque()
         self._lock = threading.Lock()
         self._next = 0
@@ -176,10 +176,10 @@ class Offload:
         for index in range(stop - 1, max(-1, stop - 1 - WINDOW), -1):
             yield self._entries[self._order[index]]
 
-    def _lane(self, arrays: Arrays, buffer: Array) -> Transfers:
+    def _lane(self, arrays: Arrays, buffer: Array) -> Moves:
         device = arrays.device(buffer)
         if device not in self._lanes:
-            self._lanes[device] = arrays.transfers(buffer)
+            self._lanes[device] = arrays.moves(buffer)
         return self._lanes[device]
 
     def _leaving_bytes(self) -> int:

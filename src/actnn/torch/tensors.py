@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.session.tensors import Form, Order
-from actnn.torch.transfers import TorchTransfers
+from actnn.torch.moves import TorchMoves
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -38,8 +38,8 @@ class TorchArrays:
     def device(self, x: Tensor) -> str:
         return str(x.device)
 
-    def transfers(self, x: Tensor) -> TorchTransfers:
-        return TorchTransfers(x.device)
+    def moves(self, x: Tensor) -> TorchMoves:
+        return TorchMoves(x.device)
 
     pointer = staticmethod(Tensor.data_ptr)
     threads = staticmethod(torch.get_num_threads)

@@ -7,8 +7,8 @@ from typing import Any
 from paddle import Tensor
 
 
-class PaddleTransfers:
-    """The transfers of the kernels' contract for one device; a copy is done when its call returns."""
+class PaddleMoves:
+    """The moves of the kernels' contract for one device; a copy is done when its call returns."""
 
     def __init__(self, place: Any) -> None:
         self._place = place

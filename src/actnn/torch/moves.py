@@ -10,8 +10,8 @@ from torch import Tensor
 from actnn.errors import UnsupportedError
 
 
-class TorchTransfers:
-    """The transfers of the kernels' contract for one device, by its streams and events."""
+class TorchMoves:
+    """The moves of the kernels' contract for one device, by its streams and events."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
