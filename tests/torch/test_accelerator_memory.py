@@ -27,12 +27,12 @@ def content(seed: int, size: int = 5000) -> torch.Tensor:
 
 
 def test_a_buffer_goes_out_and_back():
-    transfers, buffer = TorchMoves(CPU), content(0)
-    host, event = transfers.out(buffer)
-    transfers.finish(event)
-    assert transfers.arrived(event)
-    again, event = transfers.back(host)
-    transfers.wait(again, event)
+    moves, buffer = TorchMoves(CPU), content(0)
+    host, event = moves.out(buffer)
+    moves.finish(event)
+    assert moves.arrived(event)
+    again, event = moves.back(host)
+    moves.wait(again, event)
     assert torch.equal(again, buffer)
     assert len({tensor.data_ptr() for tensor in (buffer, host, again)}) == 3
 
