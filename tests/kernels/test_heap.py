@@ -46,6 +46,27 @@ assert full - resident("VmRSS") > 38 * 2**20, "blocks that were freed are still 
 """
 
 
+# what a step does over and over: some large blocks are used and freed
+REUSED = """
+import resource
+import numpy as np
+from actnn.kernels import heap
+heap.keep_blocks()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def use():
+    blocks = [np.empty(4 * 2**20, np.uint8) for _ in range(8)]
+    for block in blocks:
+        block.fill(1)
+for _ in range(2):
+    use()
+before = faults()
+for _ in range(20):
+    use()
+assert faults() - before < 32 * 2**20 // 4096, "every use of blocks maps them anew"
+"""
+
+
 def run(program: str, backend: str = "native") -> None:
     """Run a program in a process of its own; raise unless it succeeds."""
     environment = os.environ | {"ACTNN_BACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -75,6 +96,11 @@ def test_nothing_is_trimmed_below_the_threshold():
 @pytest.mark.usefixtures("library")
 def test_large_blocks_go_back_to_the_system_when_they_are_freed():
     run(SEPARATE)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what other C libraries do is not known")
+def test_blocks_that_were_freed_are_used_again():
+    run(REUSED)
 
 
 def test_the_reference_backend_leaves_the_heap_alone():

@@ -73,6 +73,9 @@ class Session:
     def converted_for(self, wrapper: Any) -> None:
         """Note the wrapper of the model whose layers were converted for this session."""
         self._wrapper = weakref.ref(wrapper)
+        # where memory counts more than time, freed blocks go back at once
+        if self.policy.compress and not self.policy.arena:
+            heap.keep_blocks()
 
     @property
     def by_hand(self) -> bool:
