@@ -21,6 +21,8 @@ from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
 
 Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
+# growth of memory below this is nothing but what the system rounds
+LEAST_GROWTH = 2**20
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -60,7 +62,7 @@ def table(name: str, results: Path) -> str:
 def step(records: Sequence[Record]) -> Table:
     """Return the table of ``bench step``: one row a model and contestant."""
     newest: Mapping[tuple[Any, ...], Record] = {
-        (model_of(record), record["batch"], record["size"], trainer(record)): record for record in records
+        (in_order(record), record["batch"], record["size"], trainer(record)): record for record in records
     }
     heading = [
         "model, batch, size",
@@ -84,7 +86,7 @@ def step(records: Sequence[Record]) -> Table:
                 figure(record, "time_ratio_default", ".2f"),
                 megabytes(record["kept_bytes"]),
                 figure(record, "kept_ratio", ".1f", "×"),
-                figure(record, "forward_ratio", ".1f", "×"),
+                grown(record),
                 f"{megabytes(record['peak_bytes'])}, {figure(record, 'peak_ratio', '.1f', '×')}",
             ]
         )
@@ -120,6 +122,18 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e6:.1f} MB"
 
 
+def grown(record: Record) -> str:
+    """Return how many times less memory grows by in a forward; where it hardly grows, a quotient would mean nothing."""
+    if record.get("forward_bytes", LEAST_GROWTH) < LEAST_GROWTH:
+        return "hardly"
+    return figure(record, "forward_ratio", ".1f", "×")
+
+
+def in_order(record: Record) -> str:
+    """Return the model of a record, with its memory order where that is not the usual one, also for exact training."""
+    return f"{model_of(record)} in channels_last" if record.get("channels_last") else model_of(record)
+
+
 def trainer(record: Record) -> str:
     """Return how the contestant of a record trains."""
     name: str = record["contestant"]
@@ -127,7 +141,8 @@ def trainer(record: Record) -> str:
         return name
     # records of an earlier form name the level apart
     words: list[str] = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
-    words += [f"{variant}={record[variant]}" for variant in VARIANTS if variant in record]
+    variants = (variant for variant in VARIANTS if variant in record and variant != "channels_last")
+    words += [f"{variant}={record[variant]}" for variant in variants]
     return f"**actnn {', '.join(words)}**"
 
 
