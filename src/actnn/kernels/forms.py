@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, ClassVar
 
 from actnn.format import index_bytes
@@ -132,3 +133,31 @@ class Status:
     simd: str
     threads: int
     library: str | None
+
+
+class Smooth(IntEnum):
+    """Functions."""
+
+    GELU = 0
+    GELU_TANH = 1
+    SILU = 2
+    SIGMOID = 3
+    TANH = 4
+    HARDSWISH = 5
+    HARDSIGMOID = 6
+    SOFTPLUS = 7
+    MISH = 8
+    ELU = 9
+    QUICK_GELU = 10
+
+
+@dataclass(frozen=True)
+class Rows:
+    width: int
+    parameters: int
+    inner: int
+
+
+class RowNorm:
+    def __init__(self, rows, epsilon, centred, gamma, beta, saved):
+        self.rows, self.epsilon, self.centred, self.gamma, self.beta, self.saved = rows, epsilon, centred, gamma, beta, saved

@@ -31,7 +31,8 @@ def choose(
         reason = patterns.reason(name, layer, twin is not None) or reason_to_leave(layer, twin, twins, session.policy)
         if reason is None and twin is not None:
             group = layer.site.group if compressed else 0
-            chosen.append((layer, twin, session.site(name or "model", twin.__name__, group, twin.normalizes)))
+            site = session.site(name or "model", twin.__name__, group, twin.normalizes, twin.extra)
+            chosen.append((layer, twin, site))
         elif reason is not None:
             session.left_exact.append((name or "model", type(layer).__name__, reason))
         elif name and name not in parents:
@@ -81,6 +82,15 @@ class Patterns:
                     shown = pattern if isinstance(pattern, str) else pattern.__name__
                     return f"exact asks for it ({shown})"
         return None
+
+    def names(self, name: str, layer: Any) -> bool:
+        """Tell whether a pattern names this layer or what holds it."""
+        return any(
+            isinstance(layer, pattern)
+            if isinstance(pattern, type)
+            else any(fnmatchcase(path, pattern) for path in with_parents(name))
+            for pattern in self._patterns
+        )
 
     def check_all_matched(self, names: Sequence[str]) -> None:
         """Raise ConfigError where a pattern names nothing: a typing error would go unseen."""

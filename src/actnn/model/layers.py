@@ -20,6 +20,8 @@ class CompressedLayer:
     plain: ClassVar[type[Any]]
     tensors: ClassVar[Tensors]
     normalizes: ClassVar[bool] = False
+    # bits that its codes have more than others
+    extra: ClassVar[float] = 0.0
     site: Site
     training: bool
 
@@ -30,7 +32,7 @@ class CompressedLayer:
     def begin_alone(self, group: int = 0) -> None:
         """Give a layer that was made by hand a session of its own, until QModule takes it in."""
         session = Session(config.policy(), stream=config.next_stream())
-        self.site = session.site(type(self).__name__, type(self).__name__, group, self.normalizes)
+        self.site = session.site(type(self).__name__, type(self).__name__, group, self.normalizes, self.extra)
 
     @classmethod
     def adopt(cls, layer: Any, site: Site) -> None:

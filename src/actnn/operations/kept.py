@@ -10,7 +10,7 @@ import numpy as np
 from actnn import kernels
 from actnn.errors import UnsupportedError
 from actnn.format import AFFINE, Family, Part
-from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, OutputAffine
+from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, Channels, OutputAffine
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
 from actnn.session.plans import CodePlan, code_plan, mask_plan
@@ -54,6 +54,11 @@ class Reading:
         return self._positive
 
     @property
+    def channels(self) -> Channels:
+        """Which elements of a sample have the same gamma and beta."""
+        return self.order.channels
+
+    @property
     def signed(self) -> bool:
         """Whether ``word >= N`` tells exactly where the activation is positive."""
         return self.layout is not None and not self.layout.family.affine
@@ -79,7 +84,7 @@ class Reading:
         if self.normalized:
             _, gamma, beta, constants = saved
             threshold = None if layout.family.affine else constants[THRESHOLD_ROW]
-            affine = OutputAffine(order.channels, gamma, beta, threshold)
+            affine = OutputAffine(self.channels, gamma, beta, threshold)
         if samples is not None:
             order = order.of_samples(len(samples))
         out = tensors.unfilled(order, dtype, saved[0])
@@ -102,15 +107,18 @@ class Reading:
         masked = self.backend.apply_mask(tensors, mask, self.layout, order.flat(grad), above, below)
         return order.shaped(masked)
 
+    def fetched(self, site: Site, saved: Sequence[Array]) -> Sequence[Array]:
+        """Return what was saved with the buffers of codes in the place of what stands for them."""
+        store = site.session.store
+        return saved if store.keeps_in_place else [store.get(self.order.tensors, saved[0]), *saved[1:]]
+
     def parts(
         self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
     ) -> Iterator[tuple[Array, Array]]:
         """Yield the gradient of a map's output and this activation, which it read, part by part of the batch."""
-        tensors, store = self.order.tensors, site.session.store
-        if not store.keeps_in_place:
-            # once, not for each part: it may have to come from afar
-            saved = [store.get(tensors, saved[0]), *saved[1:]]
-        dtype = tensors.dtype(grad)
+        # once, not for each part: it may have to come from afar
+        saved = self.fetched(site, saved)
+        dtype = self.order.tensors.dtype(grad)
         if len(parts) == 1:
             yield grad, self.value(site, saved, dtype)
             return
@@ -133,6 +141,62 @@ class Reading:
         planner.observe(Observation(self.record, site, columns, coefficient, energies))
 
 
+class Derived(Reading):
+    """A reading that computes the activation from what others read; planning knows nothing of it."""
+
+    __slots__ = ("bases",)
+
+    def __init__(self, order: Order, *bases: tuple[Reading, int]) -> None:
+        super().__init__(order, bases[0][0].backend)
+        # each with the number of tensors that are saved for it
+        self.bases = bases
+
+    def fetched(self, site: Site, saved: Sequence[Array]) -> Sequence[Array]:
+        """Return what was saved with the buffers of codes in the place of what stands for them."""
+        parts = []
+        for (base, _), own in zip(self.bases, self.of_bases(saved), strict=True):
+            parts += base.fetched(site, own)
+        return parts
+
+    def of_bases(self, saved: Sequence[Array]) -> list[Sequence[Array]]:
+        """Return what was saved for each reading that this one reads."""
+        parts, start = [], 0
+        for _, count in self.bases:
+            parts.append(saved[start : start + count])
+            start += count
+        return parts
+
+    def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range | None = None) -> Array:
+        """Return the activation, or some samples of it."""
+        parts = zip(self.bases, self.of_bases(saved), strict=True)
+        whole = self.compute(*(base.value(site, own, dtype) for (base, _), own in parts))
+        if samples is None or not self.order.batched:
+            return whole
+        return whole[samples.start : samples.stop]
+
+    def compute(self, *values: Array) -> Array:
+        """Return the activation from the values of the bases."""
+        raise NotImplementedError
+
+
+class Reshaped(Derived):
+    """Another shape of the same elements."""
+
+    __slots__ = ()
+
+    def compute(self, *values: Array) -> Array:
+        """Return the one value in this shape."""
+        return values[0].reshape(self.order.shape)
+
+    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
+        """Tell the planner of the gradient where it has as many samples as the code."""
+        base = self.bases[0][0]
+        samples = base.order.rows[0]
+        if base.record is not None and samples and len(grad) % samples == 0:
+            rows = len(grad) // samples
+            base.observe(site, grad.reshape((samples, rows, *grad.shape[1:])), coefficient / rows)
+
+
 class Kept:
     """An activation in the form in which it is kept: tensors for autograd to save, and how to read them.
 
@@ -143,6 +207,14 @@ class Kept:
 
     def __init__(self, reading: Reading, tensors: tuple[Array | None, ...]) -> None:
         self.reading, self.tensors = reading, tensors
+
+    def reshaped(self, tensors: Tensors, x: Array) -> Kept:
+        """Return how a tensor of another shape, which holds the same elements in the same order, reads."""
+        reading, count = self.reading, len(self.tensors)
+        order = tensors.order(x, batched=len(x.shape) > 1)
+        if isinstance(reading, Reshaped):
+            return Kept(Reshaped(order, *reading.bases), self.tensors)
+        return Kept(Reshaped(order, (reading, count)), self.tensors)
 
     def rectified(self) -> Kept:
         """Return how the positive part of this activation reads from the same code."""
@@ -179,8 +251,12 @@ def itself(tensors: Tensors, x: Array, site: Site, exact_bytes: int = 0) -> Kept
     """Return the activation as it is."""
     check_floating(tensors, x, site.name)
     site.keeps(tensors.nbytes(x), exact_bytes)
-    order = tensors.order(x, batched=len(x.shape) > 1)
-    return Kept(Reading(order, kernels.select(tensors, x)), (tensors.detach(x),))
+    return exactly(tensors, tensors.detach(x))
+
+
+def exactly(tensors: Tensors, x: Array) -> Kept:
+    """Return a tensor as it is, which nobody has to account for."""
+    return Kept(Reading(tensors.order(x, batched=len(x.shape) > 1), kernels.select(tensors, x)), (x,))
 
 
 def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = None) -> Kept:
@@ -195,7 +271,9 @@ def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = No
     return Kept(plan.reading, (site.store(tensors, buffer),))
 
 
-def keep(tensors: Tensors, x: Array, site: Site, training: bool, form: Form | None = None) -> Kept:
+def keep(
+    tensors: Tensors, x: Array, site: Site, training: bool, form: Form | None = None, family: Family = AFFINE
+) -> Kept:
     """Return how a map keeps its input: as a code, somebody's or its own, or itself in evaluation."""
     session = site.session
     if form is None:
@@ -208,7 +286,7 @@ def keep(tensors: Tensors, x: Array, site: Site, training: bool, form: Form | No
             tag.owner.read_by(site, exact_bytes)
             shared: Kept = tag.kept
             return shared
-    kept = encode(tensors, x, form, site, AFFINE, exact_bytes) if training else None
+    kept = encode(tensors, x, form, site, family, exact_bytes) if training else None
     if kept is None:
         return itself(tensors, x, site, exact_bytes)
     if session.policy.share_codes and tensors.recorded(x):
@@ -239,7 +317,7 @@ def backward_begins(site: Site, recording: bool) -> None:
     if recording:
         raise UnsupportedError(
             f"the gradient of a gradient was asked for at {site.name!r}, where only a code of the activation is kept. "
-            f"Call backward without create_graph, or leave this layer exact with QModule(model, exact=[{site.name!r}])."
+            f"Call backward without create_graph, or leave this layer exact with QModule(model, exact=[{site.layer!r}])."
         )
     if not site.session.backward_noted:
         site.session.backward_begins()

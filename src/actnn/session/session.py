@@ -49,6 +49,7 @@ class Session:
         self.seed = seed
         self.stream = stream
         self.sites: list[Site] = []
+        self._call_sites: dict[str, Site] = {}
         self.left_exact: list[tuple[str, str, str]] = []
         self.other_kinds: Counter[str] = Counter()
         self.tags = Tags()
@@ -63,12 +64,23 @@ class Session:
         self._whole = False
         self._wrapper: weakref.ref[Any] | None = None
 
-    def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False) -> Site:
+    def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False, extra: float = 0.0) -> Site:
         """Return a new site; its width is checked here, so that a bad group fails at conversion."""
-        site = Site(self, name, kind, len(self.sites), group, batch_norm)
+        site = Site(self, name, kind, len(self.sites), group, batch_norm, extra)
         if self.policy.compress:
             self.sites.append(site)
         return site
+
+    def call_site(self, name: str, kind: str, batch_norm: bool = False, extra: float = 0.0) -> Site:
+        """Return the site of a function that the model's own code calls, made at the first call."""
+        site = self._call_sites.get(name)
+        if site is None:
+            site = self._call_sites[name] = self.site(name, kind, 0, batch_norm, extra)
+        return site
+
+    def calls(self) -> list[list[Any]]:
+        """Return, as plain data, what each site of a function was made with: its index, and the rest."""
+        return [[site.index, site.batch_norm, site.extra] for site in self._call_sites.values()]
 
     def converted_for(self, wrapper: Any) -> None:
         """Note the wrapper of the model whose layers were converted for this session."""

@@ -49,21 +49,23 @@ class Readers:
 
 
 class Site(Learnt):
-    """One layer of one session. ``group`` chooses its entry in ``activation_compression_bits``.
+    """One layer or call of one session. ``group`` chooses its entry in ``activation_compression_bits``.
 
-    ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. ``plans``
+    Its codes have ``extra`` bits more than that entry says, where noise in them costs more than in others. ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. ``plans``
     holds what was decided once for each form of tensor.
     """
 
-    def __init__(self, session: Session, name: str, kind: str, index: int, group: int, batch_norm: bool) -> None:
+    def __init__(
+        self, session: Session, name: str, kind: str, index: int, group: int, batch_norm: bool, extra: float = 0.0
+    ) -> None:
         policy = session.policy
         adaptive = policy.adaptive_batch_norm if batch_norm else policy.adaptive_maps
         # without codes no group needs a width
-        bits = policy.bits_of(group) if policy.compress else 0.0
+        bits = min(policy.bits_of(group) + extra, MAX_BITS) if policy.compress else 0.0
         # whether codes are to serve the gradients of what happens here
         self.compresses = policy.compress and (policy.compress_batch_norm or not batch_norm)
         super().__init__(name, index, group, bits, adaptive)
-        self.session, self.kind = session, kind
+        self.session, self.kind, self.batch_norm, self.extra = session, kind, batch_norm, extra
         self.encoded = 0
         self.step = 0
         self.account = Account()
@@ -73,6 +75,11 @@ class Site(Learnt):
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {self.kind!r})"
+
+    @property
+    def layer(self) -> str:
+        """The path of the layer or module that this site belongs to: what ``exact`` takes."""
+        return self.name.partition("/")[0]
 
     def remember(self, key: Any, plan: Any) -> Any:
         """Return a new plan, which ``plans`` holds from now on."""

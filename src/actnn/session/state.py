@@ -42,6 +42,7 @@ def state_of(session: Session) -> Plain:
         "policy": settings_of(session.policy),
         "layers": layers_of(session),
         "progress": session.progress(),
+        "calls": session.calls(),
         "sites": [site_state(site, transfers) for site in session.sites],
         "transfers": [{"aligned": plain_array(each.aligned), "patch": each.patch} for each in transfers],
         "planner": planner,
@@ -55,6 +56,7 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
         # its only site is made in the first forward
         session.whole_model()
     check_equal("settings", settings_of(session.policy), state.get("policy"))
+    make_call_sites(session, state)
     check_equal("layers", layers_of(session), state.get("layers"))
     before = state_of(session)
     try:
@@ -65,6 +67,14 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
         take(session, before)
         raise SessionError(f"the state of this session is damaged ({problem!r}): use another checkpoint.") from problem
     session.tags.clear()
+
+
+def make_call_sites(session: Session, state: Mapping[str, Any]) -> None:
+    """Make the sites of functions that the saved model had called and this one has not called yet."""
+    if session.policy.compress:
+        for index, batch_norm, extra in state.get("calls", ()):
+            if index == len(session.sites):
+                session.call_site(*state["layers"][index][:2], batch_norm, extra)
 
 
 def current(state: Any) -> Mapping[str, Any]:

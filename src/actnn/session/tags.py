@@ -2,8 +2,8 @@
 
 NOTE [Tags]
 1. A session holds the tags of its tensors by the memory that they lie in, weakly: a tag goes with that memory. Another
-   tensor of the same elements in the same order has the same tag, any other view, copy or result has none. Nothing is
-   attached to a tensor that its user might save or copy.
+   tensor of the same elements in the same order has the same tag, in another shape too where both lie densely; any
+   other view, copy or result has none. Nothing is attached to a tensor that its user might save or copy.
 2. A tag holds the tensor's version: after an in-place change by anybody else it is not used.
 3. All tags go when the first forward of the whole model after a backward begins: a tensor that outlives the step is
    coded anew, so that no noise freezes. Until then a block that is computed anew (checkpointing) finds the same tags as
@@ -39,6 +39,7 @@ class Tag(weakref.ref[Any]):
 
     key: Key
     tags: dict[Key, Tag]
+    newest: dict[int, Tag]
     version: int
     owner: Site | None = None
     kept: Any = None
@@ -53,6 +54,8 @@ def forget(tag: Tag) -> None:
     """Drop the tag of memory that is gone."""
     if tag.tags.get(tag.key) is tag:
         del tag.tags[tag.key]
+    if tag.newest.get(tag.key[0]) is tag:
+        del tag.newest[tag.key[0]]
 
 
 class Tags:
@@ -62,17 +65,36 @@ class Tags:
         self._tags: dict[Key, Tag] = {}
         # one object for all equal forms: what lives through a forward is what the garbage collector walks through
         self._forms: dict[Form, Form] = {}
+        # the newest tag at each address, by which a tensor of another shape finds it
+        self._newest: dict[int, Tag] = {}
 
     def find(self, tensors: Tensors, x: Array, form: Form) -> Tag | None:
         """Return the tag of a tensor, None where there is none or the tensor was changed since."""
-        key = tensors.pointer(x), form
+        pointer = tensors.pointer(x)
+        key = pointer, form
         tag = self._tags.get(key)
-        if tag is None or not tensors.lies_in(x, tag()):
+        if tag is None:
+            return self._reshaped(tensors, x, form, pointer)
+        if not tensors.lies_in(x, tag()):
             return None
         if tag.version != tensors.version(x):
             # whatever it holds is of no use any more, and the tensor may live long
             del self._tags[key]
             return None
+        return tag
+
+    def _reshaped(self, tensors: Tensors, x: Array, form: Form, pointer: int) -> Tag | None:
+        """Return a tag for a tensor whose elements another tensor holds in the same order and another shape."""
+        origin = self._newest.get(pointer)
+        if origin is None or not tensors.lies_in(x, origin()) or origin.version != tensors.version(x):
+            return None
+        if not tensors.same_elements(form, origin.key[1]):
+            return None
+        tag = self.fresh(tensors, x, form)
+        tag.owner, tag.readers, tag.source, tag.counted = origin.owner, origin.readers, origin.source, origin.counted
+        tag.kept = None if origin.kept is None else origin.kept.reshaped(tensors, x)
+        # in its place, so that all further shapes come from the first one
+        self._newest[pointer] = origin
         return tag
 
     def current(self, tensors: Tensors, x: Array, form: Form) -> Tag:
@@ -83,13 +105,14 @@ class Tags:
         """Return a new tag for a tensor, in the place of any other."""
         tag = Tag(tensors.memory(x), forget)
         key = tag.key = tensors.pointer(x), self._forms.setdefault(form, form)
-        tag.tags, tag.version = self._tags, tensors.version(x)
-        self._tags[key] = tag
+        tag.tags, tag.newest, tag.version = self._tags, self._newest, tensors.version(x)
+        self._tags[key] = self._newest[key[0]] = tag
         return tag
 
     def clear(self) -> None:
         """Forget all tags."""
         self._tags.clear()
+        self._newest.clear()
         if len(self._forms) > MOST_FORMS:
             self._forms.clear()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
@@ -29,6 +29,9 @@ class Tensors(Arrays, Protocol):
 
     def form(self, x: Array) -> Form:
         """Return what plans depend on: shape, memory order, dtype and device."""
+
+    def same_elements(self, form: Form, other: Form) -> bool:
+        """Tell whether two tensors at one address, of these forms, hold the same elements in one order, densely."""
 
     def memory(self, x: Array) -> Any:
         """Return an object that lives as long as a tensor's memory, or shorter."""
@@ -98,6 +101,15 @@ class Order:
     def shaped(self, values: Array) -> Array:
         """Return (samples, elements) as a tensor of this shape: the inverse of ``flat``."""
         raise NotImplementedError
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a dense tensor whose axes lie in their order."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def check_floating(tensors: Tensors, x: Array, name: str) -> None:

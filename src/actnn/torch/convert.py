@@ -16,7 +16,10 @@ from actnn.model.conversion import Exact, Patterns, choose
 from actnn.model.wrapper import Wrapper, check_layers
 from actnn.session.session import Session
 from actnn.settings import config
-from actnn.torch.layers import COMPRESSED
+from actnn.torch.door.mode import install
+from actnn.torch.door.registry import write_out
+from actnn.torch.door.table import ModelDoor
+from actnn.torch.layers import COMPRESSED, Compressed
 from actnn.torch.memory import KeptBytes, trim_caches
 from actnn.torch.swapping import SwappedActivations
 
@@ -31,6 +34,10 @@ SHARED = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
+
+
+# they call nothing themselves
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity)
 
 
 class QModule(Wrapper, nn.Module):
@@ -53,8 +60,31 @@ class QModule(Wrapper, nn.Module):
         check_model(model)
         stream = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
-        layers = list(model.named_modules())
-        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Module)), SHARED)
+        layers, patterns = list(model.named_modules()), Patterns(exact, nn.Module)
+        chosen = choose(layers, COMPRESSED, session, patterns)
+        self.convert(model, session, chosen, SHARED)
+        self.__dict__["_hooks"] = self._open_doors(layers, patterns)
+
+    def _open_doors(self, layers: Sequence[tuple[str, nn.Module]], patterns: Patterns) -> list[Any]:
+        """Let the modules that were not converted send what they call to operations; return what undoes that."""
+        session = self._session
+        if not session.policy.compress:
+            return []
+        modules = []
+        for name, module in layers:
+            converted = isinstance(module, Compressed)
+            if converted and session.store.keeps_in_place or type(module) in CONTAINERS:
+                continue
+            if not isinstance(module, torch.jit.ScriptModule):
+                modules.append((name or "model", module, converted or patterns.names(name, module)))
+        return [*install(ModelDoor(session), modules), *write_out(session, modules)]
+
+    def restore(self) -> Any:
+        """Give the plain model back: same object, same parameters; this wrapper keeps nothing any more."""
+        for handle in self.__dict__["_hooks"]:
+            handle.remove()
+        self.__dict__["_hooks"] = []
+        return super().restore()
 
     def _compiled(self) -> bool:
         policy = self._session.policy

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from actnn.operations.pooling import Pooling, max_pool, max_pool_backward
+from actnn.kernels.contract import Pool
+from actnn.operations.pooling import Pooling, max_pool, max_pool_backward, pooled_size
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
-from actnn.torch.tensors import ARRAYS, NAMES
+from actnn.torch.tensors import ARRAYS, NAMES, TorchOrder
 
 # exact training keeps an index of 64 bits for each maximum
 INDEX_BYTES = 8
@@ -49,3 +51,20 @@ class AveragePoolFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         like = ARRAYS.unfilled(ctx.order, NAMES[grad.dtype], grad)
         return torch.ops.aten.avg_pool2d_backward(grad, like, *ctx.geometry), None, None, None
+
+
+def max_pooling(x: Tensor, rank: int, sizes: Sequence[int | tuple[int, ...]], ceil_mode: bool) -> Pooling:
+    """Return the geometry of a max pooling of ``x`` by kernel, stride, padding and dilation."""
+    *batch, channels = x.shape[:-rank]
+    space = tuple(x.shape[-rank:])
+    kernel, stride, padding, dilation = (each_axis(size, rank) for size in sizes)
+    axes = zip(space, kernel, stride, padding, dilation, strict=True)
+    output = tuple(pooled_size(*axis, ceil_mode) for axis in axes)
+    order = ARRAYS.order(x, bool(batch))
+    pool = Pool(math.prod(batch), channels, space, output, kernel, stride, padding, dilation, order.channels_last)
+    return Pooling(order, TorchOrder((*batch, channels, *output), order.channels_last, bool(batch)), pool)
+
+
+def each_axis(size: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Return a size as one number an axis."""
+    return (size,) * rank if isinstance(size, int) else tuple(size)

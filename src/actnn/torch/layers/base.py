@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from actnn.model.layers import CompressedLayer
+from actnn.torch.door.mode import closed
 from actnn.torch.tensors import ARRAYS
 
 
@@ -16,6 +17,14 @@ class Compressed(CompressedLayer):
 
     tensors = ARRAYS
     _parameters: dict[str, Any]
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the layer with the functional door closed: what it does is its own."""
+        # tickets of a store tell their copies of what they stand for, by functions that must be seen
+        if not self.site.session.store.keeps_in_place:
+            return super().__call__(*arguments, **options)  # type: ignore[misc]
+        with closed():
+            return super().__call__(*arguments, **options)  # type: ignore[misc]
 
     def plainly(self, *arguments: Any) -> Tensor:
         """Return what the plain layer makes of an input."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from actnn.errors import ShapeError
-from actnn.kernels.contract import Pool
 from actnn.operations.kept import counted_once
-from actnn.operations.pooling import Pooling, pooled_size
+from actnn.operations.pooling import Pooling
 from actnn.session.tensors import check_floating
-from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction
+from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction, each_axis, max_pooling
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import ARRAYS, TorchOrder
+from actnn.torch.tensors import ARRAYS
 
 
 class CompressedMaxPool(Compressed):
@@ -57,15 +55,8 @@ class CompressedMaxPool(Compressed):
 
     def pooling(self, x: Tensor) -> Pooling:
         """Return the geometry of pooling ``x``."""
-        *batch, channels = x.shape[: -self.rank]
-        space = tuple(x.shape[-self.rank :])
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation)
-        kernel, stride, padding, dilation = (each_axis(size, self.rank) for size in sizes)
-        axes = zip(space, kernel, stride, padding, dilation, strict=True)
-        output = tuple(pooled_size(*axis, self.ceil_mode) for axis in axes)
-        order = ARRAYS.order(x, bool(batch))
-        pool = Pool(math.prod(batch), channels, space, output, kernel, stride, padding, dilation, order.channels_last)
-        return Pooling(order, TorchOrder((*batch, channels, *output), order.channels_last, bool(batch)), pool)
+        return max_pooling(x, self.rank, sizes, self.ceil_mode)
 
 
 class QMaxPool1d(CompressedMaxPool, nn.MaxPool1d):
@@ -106,7 +97,3 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
         y: Tensor = AveragePoolFunction.apply(input, self.site, super().forward, geometry)
         return y
 
-
-def each_axis(size: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Return a size as one number an axis."""
-    return (size,) * rank if isinstance(size, int) else tuple(size)

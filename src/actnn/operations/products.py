@@ -1,0 +1,68 @@
+"""Products of two activations, or of an activation and a parameter: gates, squeeze-and-excite, layer scales, matmul.
+
+Keeps: a code of each factor whose gradient partner wants it, whoever made it; a factor that is much smaller than the
+product, or a parameter, as it is.
+Shares: codes of both factors, and the product itself where the noise of the two codes is independent: the expectation of
+the product is then the product of the expectations, and whoever reads it keeps nothing.
+Reads in backward: the other factor.
+Noise: that of the other factor times the gradient, in the gradient of each factor; it goes on to the layers below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from actnn.format import Family
+from actnn.kernels.contract import Array
+from actnn.operations.kept import Derived, Kept, Reading, counted_once, exactly, itself, keep
+from actnn.operations.rectifiers import tag_output
+from actnn.session.site import Readers, Site
+from actnn.session.tensors import Order, Tensors
+
+# a factor with so many times fewer elements than the product is kept as it is
+SMALL = 16
+# bits that factors of a product of matrices have more than others: two noisy codes meet in every element of the sum
+MATMUL_EXTRA = 2.0
+
+
+class Product(Derived):
+    """What a function of two factors, linear in each, makes of their codes."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, order: Order, function: Callable[..., Array], *bases: tuple[Reading, int]) -> None:
+        super().__init__(order, *bases)
+        self._function = function
+
+    def compute(self, *values: Array) -> Array:
+        """Return the product."""
+        return self._function(*values)
+
+
+def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements: int, family: Family) -> Kept:
+    """Return how a factor of a product of so many elements is kept."""
+    if not tensors.recorded(x):
+        # a parameter, or what its user holds anyway
+        return exactly(tensors, x)
+    if SMALL * math.prod(x.shape) <= elements:
+        return itself(tensors, x, site, counted_once(tensors, x, site))
+    return keep(tensors, x, site, training, None, family)
+
+
+def tag_product(
+    tensors: Tensors, y: Array, site: Site, function: Callable[..., Array], first: Kept, second: Kept
+) -> None:
+    """Let readers of a product find it in the codes of its factors, where their noise is independent."""
+    if any(own is other for own in codes(first) for other in codes(second)):
+        return
+    order = tensors.order(y, batched=len(y.shape) > 1)
+    bases = (first.reading, len(first.tensors)), (second.reading, len(second.tensors))
+    kept = Kept(Product(order, function, *bases), (*first.tensors, *second.tensors))
+    tag_output(tensors, y, kept, site, Readers())
+
+
+def codes(kept: Kept) -> list[Any]:
+    """Return the tensors of an activation's codes: two that have one in common are not independent."""
+    return [tensor for tensor in kept.tensors if tensor is not None]

@@ -1,0 +1,132 @@
+"""Smooth functions of one activation: GELU, SiLU, sigmoid, tanh, Hardswish and their like.
+
+Keeps: a code of the input, or nothing where somebody has one, a normalisation above all.
+Shares: that code with everybody who reads the input, and with the maps that read the output f(x).
+Reads in backward: the slope f'(x), decoded from the same code.
+Noise: under dither the decoded value is x + e with e even over one step Δ, so that the mean of f(x + e) is
+f(x) + Δ²/24 f''(x) + O(Δ⁴). Kernels subtract the second term, of values and of slopes; what remains lies far below the
+noise itself. The noise of the slope goes on to the layers below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actnn.format import Family, Part
+from actnn.kernels.contract import Array, OutputAffine, Smooth
+from actnn.operations.kept import Kept, Reading, Reshaped, encode, uncounted
+from actnn.operations.rectifiers import tag_output
+from actnn.session.site import Readers, Site
+from actnn.session.tensors import Order, Tensors
+
+VALUE, SLOPE = range(2)
+
+
+class Curved(Reading):
+    """How f(x), or a gradient times f'(x), is read from a code of x."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, base: Reading, function: Smooth) -> None:
+        super().__init__(base.order, base.backend, base.layout, None, base.normalized)
+        self.function = function
+
+    @property
+    def signed(self) -> bool:
+        """Whether the code's sides are those of the activation: they are those of its input."""
+        return False
+
+    @property
+    def direct(self) -> bool:
+        """Whether the code's values are those of the activation."""
+        return False
+
+    def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range | None = None) -> Array:
+        """Return f(x), or some samples of it."""
+        order = self.order if samples is None else self.order.of_samples(len(samples))
+        out = order.tensors.unfilled(order, dtype, saved[0])
+        self._evaluate(saved, VALUE, dtype, samples, order, out, None)
+        return out
+
+    def gradient(self, site: Site, saved: Sequence[Array], grad: Array) -> Array:
+        """Return ``grad`` times f'(x); it has the shape of the code's tensor."""
+        order, saved = self.order, self.fetched(site, saved)
+        tensors = order.tensors
+        dtype = tensors.dtype(grad)
+        out = tensors.unfilled(order, dtype, grad)
+        self._evaluate(saved, SLOPE, dtype, None, order, out, grad)
+        return out
+
+    def _evaluate(
+        self,
+        saved: Sequence[Array],
+        derivative: int,
+        dtype: str,
+        samples: range | None,
+        order: Order,
+        out: Array,
+        grad: Array | None,
+    ) -> None:
+        affine = OutputAffine(order.channels, saved[1], saved[2]) if self.normalized else None
+        direct = self.backend.any_shape
+        if grad is not None and not (direct and order.dense(grad)):
+            grad = order.flat(grad)
+        self.backend.decode_function(
+            order.tensors,
+            saved[0],
+            self.layout,
+            self.function,
+            derivative,
+            dtype,
+            affine,
+            samples,
+            out if direct else order.flat(out),
+            grad,
+        )
+
+
+def keep_input(tensors: Tensors, x: Array, site: Site, training: bool, family: Family) -> Kept | None:
+    """Return the code from which a smooth function of ``x`` is read; None where there is none to be had."""
+    session, form = site.session, tensors.form(x)
+    tag = session.tags.current(tensors, x, form)
+    exact_bytes = uncounted(tensors, x, tag)
+    if training and tag.owner is not None and tag.readers is not None:
+        tag.readers.values = True
+        if tag.kept is not None and readable(tag.kept.reading):
+            tag.owner.read_by(site, exact_bytes)
+            shared: Kept = tag.kept
+            return shared
+    kept = encode(tensors, x, form, site, family, exact_bytes) if training else None
+    if kept is None:
+        tag.counted = False
+        return None
+    if session.policy.share_codes and tensors.recorded(x) and tag.kept is None:
+        tag.kept, tag.owner, tag.readers, tag.bypass = kept, site, Readers(), None
+    return kept
+
+
+def readable(reading: Reading) -> bool:
+    """Tell whether kernels read functions of an activation from its code."""
+    base = base_of(reading)
+    if base.layout is None or isinstance(base, Curved):
+        return False
+    return base.part is Part.WHOLE and base.layout.family.affine
+
+
+def base_of(reading: Reading) -> Reading:
+    """Return the reading of the code itself, whatever shape the activation has."""
+    return reading.bases[0][0] if isinstance(reading, Reshaped) else reading
+
+
+def curved(kept: Kept, function: Smooth) -> Curved:
+    """Return how a function of an activation is read from its code, in the shape of the code's tensor."""
+    return Curved(base_of(kept.reading), function)
+
+
+def tag_value(tensors: Tensors, y: Array, kept: Kept, function: Smooth, site: Site) -> int:
+    """Let the readers of f(x) find it in the code of x; return what exact training would keep of it."""
+    reading = curved(kept, function)
+    found = Kept(reading, kept.tensors)
+    if isinstance(kept.reading, Reshaped):
+        found = found.reshaped(tensors, y)
+    return tag_output(tensors, y, found, site, Readers())

@@ -1,0 +1,147 @@
+"""A mode that sees the functions which a converted model calls while its modules run.
+
+NOTE [Door]
+1. Every module that was not converted itself opens the door when it is called and closes it when it returns, by a pair
+   of hooks: a block that is computed anew in backward (checkpointing) finds it open too, and so does a module that is
+   called past the wrapper.
+2. A site is named by the module that called, the function, and how many calls of that function came before it in the
+   same call of the module. It is made at the first call.
+3. A rule may decline: the function then runs as it is, and keeps what it keeps.
+4. While a rule or a converted layer runs, the door is closed: what they call is theirs.
+5. Nothing is sent on where autograd records nothing, or where the user wants a module exact.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from actnn.session.session import Session
+from actnn.session.site import Site
+
+# what a rule returns where it leaves the function to torch
+DECLINED = NotImplemented
+# rules by the function that torch tells a mode of; a rule is given the call's frame, the function and its arguments
+Rule = Callable[..., Any]
+
+
+class Frame:
+    """One call of one module: its functions are counted, so that each has a site of its own."""
+
+    __slots__ = ("_counts", "active", "door", "entered", "module", "name")
+
+    def __init__(self, door: Door, module: nn.Module, name: str, active: bool, entered: bool) -> None:
+        self.door, self.module, self.name = door, module, name
+        self.active, self.entered = active, entered
+        self._counts: dict[str, int] = {}
+
+    @property
+    def training(self) -> bool:
+        """Whether the module trains."""
+        return self.module.training
+
+    def count(self, function: str) -> str:
+        """Return the name of the next call of a function."""
+        calls = self._counts.get(function, 0)
+        self._counts[function] = calls + 1
+        return function if calls == 0 else f"{function}#{calls + 1}"
+
+    def site(self, function: str, *, batch_norm: bool = False, extra: float = 0.0, part: str = "") -> Site:
+        """Return the site of a call that ``count`` named; calls of several codes have one for each ``part``."""
+        name = f"{self.name}/{function}{part}"
+        return self.door.session.call_site(name, function.partition("#")[0], batch_norm, extra)
+
+
+class Door(TorchFunctionMode):
+    """The door of one converted model, with the frames of the modules that run in each thread."""
+
+    rules: ClassVar[Mapping[Any, Rule]]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self._local = threading.local()
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The calls of modules that this thread is in, the innermost last."""
+        frames: list[Frame] | None = getattr(self._local, "frames", None)
+        if frames is None:
+            frames = self._local.frames = []
+        return frames
+
+    def enter(self, module: nn.Module, name: str, exact: bool) -> None:
+        """Open the door for a call of a module, where a gradient may be asked for."""
+        frames = self.frames
+        active = not exact and torch.is_grad_enabled() and not self.session.closed
+        entered = active and not any(frame.entered for frame in frames)
+        frames.append(Frame(self, module, name, active, entered))
+        if entered:
+            self.__enter__()
+
+    def leave(self, module: nn.Module) -> None:
+        """Close the door behind a call of a module."""
+        frames = self.frames
+        # another hook may have failed before this module's call was noted
+        if frames and frames[-1].module is module and frames.pop().entered:
+            self.__exit__(None, None, None)
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        """Send a call to its rule, or let torch have it."""
+        rule = self.rules.get(function)
+        if rule is not None:
+            frame = self.frames[-1]
+            if frame.active and torch.is_grad_enabled():
+                found = rule(frame, function, *arguments, **(options or {}))
+                if found is not DECLINED:
+                    return found
+        return function(*arguments, **(options or {}))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # frames are calls of this process
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._local = threading.local()
+
+
+class Opens:
+    """The hook that opens the door before a module runs."""
+
+    def __init__(self, door: Door, name: str, exact: bool) -> None:
+        self.door, self.name, self.exact = door, name, exact
+
+    def __call__(self, module: nn.Module, arguments: Any) -> None:
+        self.door.enter(module, self.name, self.exact)
+
+
+class Closes:
+    """The hook that closes it."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        self.door.leave(module)
+
+
+def install(door: Door, modules: Iterable[tuple[str, nn.Module, bool]]) -> list[Any]:
+    """Let modules, each with its name and whether it is exact, open and close the door; return what undoes it."""
+    handles: list[Any] = []
+    for name, module, exact in modules:
+        handles.append(module.register_forward_pre_hook(Opens(door, name, exact), prepend=True))
+        handles.append(module.register_forward_hook(Closes(door), always_call=True))
+    return handles
+
+
+def closed() -> AbstractContextManager[Any]:
+    """Return a context in which no mode sees what is called: what a converted layer does is its own."""
+    closing: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    return closing

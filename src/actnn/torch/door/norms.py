@@ -1,0 +1,87 @@
+"""Rules of normalisations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from actnn.kernels.contract import Rows
+from actnn.operations import families
+from actnn.operations.row_normalization import EXTRA
+from actnn.torch.door.maps import coded
+from actnn.torch.door.mode import DECLINED, Frame, Rule
+from actnn.torch.functions.row_norm import row_norm
+
+SMALLEST = {"float32": 1.1920928955078125e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
+
+
+def wants_gradient(*tensors: Tensor | None) -> bool:
+    """Tell whether the gradient of any tensor is asked for."""
+    return any(x is not None and x.requires_grad for x in tensors)
+
+
+def normalized(
+    frame: Frame,
+    name: str,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    rows: Rows,
+    epsilon: float,
+    centred: bool,
+) -> Any:
+    """Return ``x`` normalised over rows."""
+    given = [own for own in (weight, bias) if own is not None]
+    if not (coded(x, *given) and frame.training and wants_gradient(x, weight)):
+        return DECLINED
+    site = frame.site(frame.count(name), extra=EXTRA)
+    family = families.of_normalized(site.session.policy)
+    y = row_norm(x, weight, bias, rows, epsilon, centred, site, family)
+    return DECLINED if y is None else y
+
+
+def layer_norm(
+    frame: Frame,
+    function: Any,
+    input: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    """Return ``F.layer_norm``."""
+    width = math.prod(normalized_shape)
+    return normalized(frame, "layer_norm", input, weight, bias, Rows(width, width, 1), eps, True)
+
+
+def rms_norm(
+    frame: Frame, function: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
+) -> Any:
+    """Return ``F.rms_norm``."""
+    width = math.prod(normalized_shape)
+    if eps is None:
+        eps = SMALLEST.get(str(input.dtype).partition(".")[2], SMALLEST["float32"])
+    return normalized(frame, "rms_norm", input, weight, None, Rows(width, width, 1), eps, False)
+
+
+def group_norm(
+    frame: Frame,
+    function: Any,
+    input: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    """Return ``F.group_norm``."""
+    if not coded(input) or input.dim() < 2 or input.shape[1] % num_groups:
+        return DECLINED
+    channels, space = input.shape[1], math.prod(input.shape[2:])
+    rows = Rows(channels // num_groups * space, channels, space)
+    return normalized(frame, "group_norm", input.contiguous(), weight, bias, rows, eps, True)
+
+
+RULES: dict[Any, Rule] = {F.layer_norm: layer_norm, F.rms_norm: rms_norm, F.group_norm: group_norm}

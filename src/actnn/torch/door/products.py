@@ -1,0 +1,48 @@
+"""Rules of products, and of copies, which hand the code of what they copy on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from actnn.operations import families
+from actnn.operations.copies import tag_copy
+from actnn.torch.door.maps import coded
+from actnn.torch.door.mode import DECLINED, Frame, Rule
+from actnn.torch.functions.products import MULTIPLY, product
+from actnn.torch.tensors import ARRAYS
+
+
+def multiply(frame: Frame, function: Any, input: Any, other: Any) -> Any:
+    """Return a product element by element, which keeps codes of both factors."""
+    if input is other or not coded(input, other) or not (input.requires_grad and other.requires_grad):
+        return DECLINED
+    if input.dtype != other.dtype or not frame.training:
+        return DECLINED
+    site = frame.site(frame.count("mul"))
+    return product(input, other, MULTIPLY, site, True, families.of_values(site.session.policy))
+
+
+def copied(frame: Frame, function: Any, input: Any, *arguments: Any, **options: Any) -> Any:
+    """Return what a function makes of a tensor whose elements it copies or moves; its code goes along."""
+    y = function(input, *arguments, **options)
+    if isinstance(input, Tensor) and isinstance(y, Tensor) and coded(input, y) and input.requires_grad:
+        tag_copy(ARRAYS, input, y, frame.door.session, partial(repeated, function, arguments, options))
+    return y
+
+
+def repeated(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], x: Tensor) -> Tensor:
+    """Return the copy of another tensor of the same shape."""
+    y: Tensor = function(x, *arguments, **options)
+    return y
+
+
+COPIES = ("contiguous", "reshape", "clone", "flatten", "to", "float", "half", "bfloat16", "type_as", "roll", "expand")
+RULES: dict[Any, Rule] = {
+    **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply), multiply),
+    **{getattr(Tensor, name): copied for name in COPIES if hasattr(Tensor, name)},
+    **dict.fromkeys((torch.reshape, torch.flatten, torch.clone, torch.roll), copied),
+}

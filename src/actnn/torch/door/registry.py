@@ -1,0 +1,128 @@
+"""Whole classes that are one operation, though their forward is written out in small pieces.
+
+A row is a class, or what tells such classes by their names, and a function that computes the same by functions that the
+door knows. A row found by name is used only where a trial shows that it computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from actnn.errors import ConfigError
+from actnn.session.session import Session
+
+# given the module and what it was called with
+Forward = Callable[..., Any]
+TOLERANCE = 1e-5
+TRIAL_ROWS = 3
+
+
+def rms_norm(module: Any, hidden_states: Tensor) -> Tensor:
+    """Return an RMSNorm as Hugging Face's models have it."""
+    weight = module.weight
+    epsilon = getattr(module, "variance_epsilon", None)
+    return F.rms_norm(hidden_states, weight.shape, weight, module.eps if epsilon is None else epsilon)
+
+
+def tanh_gelu(module: Any, input: Tensor) -> Tensor:
+    """Return the GELU by tanh, which many write by hand."""
+    return F.gelu(input, approximate="tanh")
+
+
+# what a class of these endings is taken for, if a trial agrees
+BY_NAME: Sequence[tuple[str, Forward]] = (
+    ("RMSNorm", rms_norm),
+    ("T5LayerNorm", rms_norm),
+    ("NewGELUActivation", tanh_gelu),
+    ("FastGELUActivation", tanh_gelu),
+    ("GELUTanh", tanh_gelu),
+)
+
+
+class Registry:
+    """The classes that users registered."""
+
+    def __init__(self) -> None:
+        self._rows: dict[type[nn.Module], Forward] = {}
+
+    def register(self, kind: type[nn.Module], forward: Forward) -> None:
+        """Let converted models compute modules of a class by another function, called with the module and its inputs.
+
+        ``forward`` calls what actnn knows (``F.rms_norm``, ``F.gelu`` …) and must return what the class's own forward
+        returns. It serves training only; in evaluation the class's own forward runs.
+        """
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise ConfigError(f"register was given {kind!r}: expected a class of torch modules.")
+        if not callable(forward):
+            raise ConfigError(f"register was given {forward!r} for {kind.__name__}: expected a function of the module.")
+        self._rows[kind] = forward
+
+    def forward_of(self, module: nn.Module) -> Forward | None:
+        """Return what computes a module by functions that the door knows; None where its own forward serves."""
+        if (given := self._rows.get(type(module))) is not None:
+            return given
+        name = type(module).__name__
+        for ending, forward in BY_NAME:
+            if name.endswith(ending) and not type(module).__module__.startswith("torch.") and agrees(module, forward):
+                return forward
+        return None
+
+
+registry = Registry()
+
+
+def agrees(module: nn.Module, forward: Forward) -> bool:
+    """Tell whether a function computes what a module does, by a trial on a few random rows."""
+    weight = getattr(module, "weight", None)
+    width = weight.shape[-1] if isinstance(weight, Tensor) and weight.dim() else 1
+    options = {} if weight is None else {"device": weight.device}
+    if isinstance(weight, Tensor) and weight.is_meta:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(TRIAL_ROWS, width, generator=generator).to(**options)
+    try:
+        with torch.no_grad():
+            expected, found = module.forward(x), forward(module, x)
+    # whatever the module's own code raises on rows of numbers: it is not what its name says
+    except Exception:
+        return False
+    return isinstance(expected, Tensor) and torch.allclose(found.float(), expected.float(), TOLERANCE, TOLERANCE)
+
+
+class Written:
+    """The forward of a module that is computed by functions that the door knows, while it trains."""
+
+    def __init__(self, module: nn.Module, forward: Forward, session: Session) -> None:
+        self.module, self.forward, self.session = module, forward, session
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if self.module.training and torch.is_grad_enabled() and not self.session.closed:
+            return self.forward(self.module, *arguments, **options)
+        return type(self.module).forward(self.module, *arguments, **options)
+
+
+class Undo:
+    """Gives a module its own forward back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def remove(self) -> None:
+        """Do so."""
+        self.module.__dict__.pop("forward", None)
+
+
+def write_out(session: Session, modules: Sequence[tuple[str, nn.Module, bool]]) -> Iterator[Undo]:
+    """Let modules of registered classes be computed by functions that the door knows; yield what undoes that."""
+    for _, module, exact in modules:
+        if exact or "forward" in module.__dict__:
+            continue
+        forward = registry.forward_of(module)
+        if forward is not None:
+            module.__dict__["forward"] = Written(module, forward, session)
+            yield Undo(module)

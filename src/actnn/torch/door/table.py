@@ -1,0 +1,17 @@
+"""All rules of the functional door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actnn.torch.door import activations, attention, maps, norms, pooling, products
+from actnn.torch.door.mode import Door, Rule
+
+RULES: Mapping[Any, Rule] = {**maps.RULES, **norms.RULES, **activations.RULES, **products.RULES, **attention.RULES, **pooling.RULES}
+
+
+class ModelDoor(Door):
+    """The door of a converted model."""
+
+    rules = RULES

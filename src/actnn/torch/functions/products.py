@@ -1,0 +1,82 @@
+"""Products of two tensors, element by element or of matrices, that keep codes of their factors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from actnn.format import Family
+from actnn.operations.kept import Kept
+from actnn.operations.products import keep_factor, tag_product
+from actnn.session.site import Site
+from actnn.torch.functions.kept import first_order
+from actnn.torch.tensors import ARRAYS, NAMES
+
+
+class Bilinear:
+    """A function of two tensors that is linear in each: how it is computed, and the gradient of either factor."""
+
+    def __init__(
+        self,
+        function: Callable[[Tensor, Tensor], Tensor],
+        of_first: Callable[[Tensor, Tensor], Tensor],
+        of_second: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        self.function, self.of_first, self.of_second = function, of_first, of_second
+
+
+MULTIPLY = Bilinear(torch.mul, torch.mul, torch.mul)
+MATMUL = Bilinear(
+    torch.matmul,
+    lambda grad, second: torch.matmul(grad, second.transpose(-1, -2)),
+    lambda grad, first: torch.matmul(first.transpose(-1, -2), grad),
+)
+
+
+class ProductFunction(Function):
+    """A product whose backward reads each factor from its code."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, bilinear: Bilinear, first: Kept | None, second: Kept | None, site: Site
+    ) -> Tensor:
+        ctx.site, ctx.bilinear, ctx.shapes = site, bilinear, (a.shape, b.shape)
+        ctx.readings = [None if kept is None else kept.reading for kept in (first, second)]
+        ctx.split = 0 if first is None else len(first.tensors)
+        saved = [tensor for kept in (first, second) if kept is not None for tensor in kept.tensors]
+        ctx.save_for_backward(*saved)
+        return bilinear.function(a, b)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        need_a, need_b, *_ = ctx.needs_input_grad
+        saved = ctx.saved_tensors
+        first, second = ctx.readings
+        grad_a = grad_b = None
+        if need_a:
+            grad_a = ctx.bilinear.of_first(grad, read(ctx, second, saved[ctx.split :], grad)).sum_to_size(ctx.shapes[0])
+        if need_b:
+            grad_b = ctx.bilinear.of_second(grad, read(ctx, first, saved[: ctx.split], grad)).sum_to_size(ctx.shapes[1])
+        return grad_a, grad_b, None, None, None, None
+
+
+def read(ctx: Any, reading: Any, saved: Any, grad: Tensor) -> Tensor:
+    """Return a factor from what was saved of it."""
+    value: Tensor = reading.value(ctx.site, reading.fetched(ctx.site, saved), NAMES[grad.dtype])
+    return value
+
+
+def product(a: Tensor, b: Tensor, bilinear: Bilinear, site: Site, training: bool, family: Family) -> Tensor:
+    """Return a product of two tensors that is linear in each, at least one of which wants a gradient."""
+    elements = torch.broadcast_shapes(a.shape, b.shape).numel() if bilinear is MULTIPLY else 0
+    first = keep_factor(ARRAYS, a, site, training, elements, family) if b.requires_grad else None
+    second = keep_factor(ARRAYS, b, site, training, elements, family) if a.requires_grad else None
+    y: Tensor = ProductFunction.apply(a, b, bilinear, first, second, site)
+    if training and first is not None and second is not None and bilinear is MULTIPLY:
+        tag_product(ARRAYS, y, site, bilinear.function, first, second)
+    return y

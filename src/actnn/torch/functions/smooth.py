@@ -1,0 +1,48 @@
+"""Smooth functions that keep a code of their input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+
+from actnn.format import Family
+from actnn.kernels.contract import Smooth
+from actnn.operations.kept import Kept
+from actnn.operations.smooth import curved, keep_input, tag_value
+from actnn.session.site import Site
+from actnn.torch.functions.kept import first_order
+from actnn.torch.tensors import ARRAYS
+
+
+class SmoothFunction(Function):
+    """A smooth function whose slope is read from a code of its input."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor], kept: Kept, smooth: Smooth, site: Site
+    ) -> Tensor:
+        ctx.site, ctx.reading = site, curved(kept, smooth)
+        ctx.save_for_backward(*kept.tensors)
+        return compute(x)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        shape = grad.shape
+        within: Tensor = ctx.reading.gradient(ctx.site, ctx.saved_tensors, grad.reshape(ctx.reading.order.shape))
+        return within.reshape(shape), None, None, None, None
+
+
+def smooth(
+    x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, site: Site, training: bool, family: Family
+) -> Tensor | None:
+    """Return a smooth function of ``x``, which ``compute`` computes; None where no code of ``x`` is to be had."""
+    kept = keep_input(ARRAYS, x, site, training, family)
+    if kept is None:
+        return None
+    y: Tensor = SmoothFunction.apply(x, compute, kept, function, site)
+    site.keeps(0, tag_value(ARRAYS, y, kept, function, site))
+    return y

@@ -1,0 +1,213 @@
+"""Layers that are one functional call: each sends it to the rule that serves the same call in anybody's code."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from actnn.operations import row_normalization
+from actnn.session.site import Site
+from actnn.torch.door import activations, attention, norms
+from actnn.torch.door.mode import DECLINED
+from actnn.torch.layers.base import Compressed
+
+
+class OwnSite:
+    """What a rule asks of a call: a layer has one site for all its calls."""
+
+    __slots__ = ("_site", "training")
+
+    def __init__(self, site: Site, training: bool) -> None:
+        self._site, self.training = site, training
+
+    def count(self, function: str) -> str:
+        """Return the name of a call."""
+        return function
+
+    def site(self, function: str, *, batch_norm: bool = False, extra: float = 0.0, part: str = "") -> Site:
+        """Return the site of the layer."""
+        return self._site
+
+
+class FunctionalLayer(Compressed):
+    """A layer whose forward is one functional call."""
+
+    def forward(self, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the plain layer returns."""
+        if not self.records(input):
+            return self.plainly(input, *arguments, **options)
+        found = self.sent(OwnSite(self.site, self.training), input, *arguments, **options)
+        return self.plainly(input, *arguments, **options) if found is DECLINED else found
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        raise NotImplementedError
+
+
+class QLayerNorm(FunctionalLayer, nn.LayerNorm):
+    """``nn.LayerNorm`` that keeps a code of its normalised input."""
+
+    plain, extra = nn.LayerNorm, row_normalization.EXTRA
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return norms.layer_norm(call, F.layer_norm, input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class QRMSNorm(FunctionalLayer, nn.RMSNorm):
+    """``nn.RMSNorm`` that keeps a code of its normalised input."""
+
+    plain, extra = nn.RMSNorm, row_normalization.EXTRA
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return norms.rms_norm(call, F.rms_norm, input, self.normalized_shape, self.weight, self.eps)
+
+
+class QGroupNorm(FunctionalLayer, nn.GroupNorm):
+    """``nn.GroupNorm`` that keeps a code of its normalised input."""
+
+    plain, extra = nn.GroupNorm, row_normalization.EXTRA
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return norms.group_norm(call, F.group_norm, input, self.num_groups, self.weight, self.bias, self.eps)
+
+
+class QGELU(FunctionalLayer, nn.GELU):
+    """``nn.GELU`` that keeps a code of its input, or shares one."""
+
+    plain = nn.GELU
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return activations.RULES[F.gelu](call, F.gelu, input, approximate=self.approximate)
+
+
+class QSoftplus(FunctionalLayer, nn.Softplus):
+    """``nn.Softplus`` that keeps a code of its input, or shares one."""
+
+    plain = nn.Softplus
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return activations.RULES[F.softplus](call, F.softplus, input, self.beta, self.threshold)
+
+
+class QELU(FunctionalLayer, nn.ELU):
+    """``nn.ELU`` that keeps a code of its input, or shares one."""
+
+    plain = nn.ELU
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return activations.RULES[F.elu](call, F.elu, input, self.alpha, inplace=self.inplace)
+
+
+class SmoothLayer(FunctionalLayer):
+    """A smooth function without options but that it may work in place."""
+
+    function: ClassVar[Any]
+    inplace: bool
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        function = type(self).function
+        return activations.RULES[function](call, function, input, inplace=getattr(self, "inplace", False))
+
+
+class QSiLU(SmoothLayer, nn.SiLU):
+    """``nn.SiLU`` that keeps a code of its input, or shares one."""
+
+    plain, function = nn.SiLU, staticmethod(F.silu)
+
+
+class QMish(SmoothLayer, nn.Mish):
+    """``nn.Mish`` that keeps a code of its input, or shares one."""
+
+    plain, function = nn.Mish, staticmethod(F.mish)
+
+
+class QHardswish(SmoothLayer, nn.Hardswish):
+    """``nn.Hardswish`` that keeps a code of its input, or shares one."""
+
+    plain, function = nn.Hardswish, staticmethod(F.hardswish)
+
+
+class QHardsigmoid(SmoothLayer, nn.Hardsigmoid):
+    """``nn.Hardsigmoid`` that keeps a code of its input, or shares one."""
+
+    plain, function = nn.Hardsigmoid, staticmethod(F.hardsigmoid)
+
+
+class QSigmoid(SmoothLayer, nn.Sigmoid):
+    """``nn.Sigmoid`` that keeps a code of its input, or shares one."""
+
+    plain, function = nn.Sigmoid, Tensor.sigmoid
+
+
+class QTanh(SmoothLayer, nn.Tanh):
+    """``nn.Tanh`` that keeps a code of its input, or shares one."""
+
+    plain, function = nn.Tanh, Tensor.tanh
+
+
+class QSoftmax(FunctionalLayer, nn.Softmax):
+    """``nn.Softmax`` that keeps a code of the probabilities."""
+
+    plain = nn.Softmax
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return attention.softmax(call, F.softmax, input, self.dim)
+
+
+class QLogSoftmax(FunctionalLayer, nn.LogSoftmax):
+    """``nn.LogSoftmax`` that keeps a code of the probabilities."""
+
+    plain = nn.LogSoftmax
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return attention.log_softmax(call, F.log_softmax, input, self.dim)
+
+
+class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
+    """``nn.CrossEntropyLoss`` that keeps a code of the probabilities."""
+
+    plain = nn.CrossEntropyLoss
+
+    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+        """Return what the rule makes of the call."""
+        return attention.cross_entropy(
+            call,
+            F.cross_entropy,
+            input,
+            *arguments,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+            **options,
+        )
+
+
+FUNCTIONAL: tuple[type[Compressed], ...] = (
+    QLayerNorm,
+    QRMSNorm,
+    QGroupNorm,
+    QGELU,
+    QSiLU,
+    QMish,
+    QHardswish,
+    QHardsigmoid,
+    QSigmoid,
+    QTanh,
+    QSoftplus,
+    QELU,
+    QSoftmax,
+    QLogSoftmax,
+    QCrossEntropyLoss,
+)
