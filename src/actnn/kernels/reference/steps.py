@@ -1,0 +1,26 @@
+"""The steps of a code's groups, from which its readers know the variance of what they decode."""
+
+from __future__ import annotations
+
+from actnn.format import GROUP, KEY_BYTES, SCALE_BYTES
+from actnn.kernels.contract import AnyLayout, Array, Arrays
+from actnn.kernels.reference.codes import runs, ungroup
+from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
+
+# where the range of a group lies among its scales, in codes without sides
+RANGE = 1
+
+
+def group_steps(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
+    """Return the distance (S, G) of neighbouring levels in each group of a code without sides."""
+    stored = big_integers(arrays.cast(buffer[KEY_BYTES : layout.planes_offset], "int64"), SCALE_BYTES)
+    scales = bfloat16_value(arrays, stored).reshape(layout.samples, layout.groups, layout.family.scales)
+    ranges = scales[..., RANGE]
+    parts = [divide(ranges[start:stop], float(2**bits - 1)) for start, stop, bits in runs(layout)]
+    return arrays.concatenate(parts, 0) if parts else ranges
+
+
+def of_elements(arrays: Arrays, of_groups: Array, elements: int) -> Array:
+    """Return numbers of groups (S, G) as (S, elements): every element has that of its group."""
+    nothing = 0.0 * arrays.cast(arrays.arange(0, GROUP, of_groups), "float32")
+    return ungroup(of_groups[..., None] + nothing, elements)
