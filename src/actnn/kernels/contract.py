@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actnn.errors import FormatError, UnsupportedError
 from actnn.format import Layout, Part
 from actnn.kernels.blocks import Block, DividedLayout, Division, Span
-from actnn.kernels.forms import Array, BatchNorm, ChannelAffine, Channels, Normalization, OutputAffine, Pool, RowNorm, Rows, Smooth, Status
+from actnn.kernels.forms import Array, BatchNorm, ChannelAffine, Channels, Normalization, OutputAffine, Pool, Smooth, Status
 
 if TYPE_CHECKING:
     import numpy as np

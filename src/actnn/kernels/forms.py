@@ -150,14 +150,3 @@ class Smooth(IntEnum):
     ELU = 9
     QUICK_GELU = 10
 
-
-@dataclass(frozen=True)
-class Rows:
-    width: int
-    parameters: int
-    inner: int
-
-
-class RowNorm:
-    def __init__(self, rows, epsilon, centred, gamma, beta, saved):
-        self.rows, self.epsilon, self.centred, self.gamma, self.beta, self.saved = rows, epsilon, centred, gamma, beta, saved

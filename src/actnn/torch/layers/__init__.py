@@ -7,7 +7,23 @@ from torch import nn
 from actnn.torch.layers.activation import QDropout, QLeakyReLU, QReLU, QReLU6
 from actnn.torch.layers.base import Compressed
 from actnn.torch.layers.batch_norm import CompressedBatchNorm, QBatchNorm1d, QBatchNorm2d, QBatchNorm3d, QSyncBatchNorm
-from actnn.torch.layers.functional import FUNCTIONAL
+from actnn.torch.layers.functional import (
+    QCrossEntropyLoss,
+    QELU,
+    QGELU,
+    QGroupNorm,
+    QHardsigmoid,
+    QHardswish,
+    QLayerNorm,
+    QLogSoftmax,
+    QMish,
+    QRMSNorm,
+    QSiLU,
+    QSigmoid,
+    QSoftmax,
+    QSoftplus,
+    QTanh,
+)
 from actnn.torch.layers.maps import (
     QConv1d,
     QConv2d,
@@ -39,7 +55,21 @@ LAYERS: tuple[type[Compressed], ...] = (
     QMaxPool2d,
     QMaxPool3d,
     QAvgPool2d,
-    *FUNCTIONAL,
+    QLayerNorm,
+    QRMSNorm,
+    QGroupNorm,
+    QGELU,
+    QSiLU,
+    QMish,
+    QHardswish,
+    QHardsigmoid,
+    QSigmoid,
+    QTanh,
+    QSoftplus,
+    QELU,
+    QSoftmax,
+    QLogSoftmax,
+    QCrossEntropyLoss,
 )
 
 # conversion looks layers up by exact type: a subclass may have overridden anything

@@ -193,21 +193,3 @@ class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
             **options,
         )
 
-
-FUNCTIONAL: tuple[type[Compressed], ...] = (
-    QLayerNorm,
-    QRMSNorm,
-    QGroupNorm,
-    QGELU,
-    QSiLU,
-    QMish,
-    QHardswish,
-    QHardsigmoid,
-    QSigmoid,
-    QTanh,
-    QSoftplus,
-    QELU,
-    QSoftmax,
-    QLogSoftmax,
-    QCrossEntropyLoss,
-)
