@@ -69,6 +69,7 @@ _LAZY = dict.fromkeys(
     "config": "actnn.settings",
     "set_optimization_level": "actnn.settings",
     "compute_tensor_bytes": "actnn.model.usage",
+    "register": "actnn.torch",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Copies: what moves the elements of an activation, or casts them, and computes nothing.
+"""Copies and views: what moves the elements of an activation, or casts them, and computes nothing.
 
 Keeps: nothing. Shares: the code of what is copied, with those who read the copy. Noise: none of its own.
 """
@@ -30,10 +30,11 @@ class Copied(Derived):
 
 def tag_copy(tensors: Tensors, x: Array, y: Array, session: Session, copy: Callable[[Array], Array]) -> None:
     """Let those who read a copy find the code of what was copied, where there is one."""
-    if tensors.pointer(x) == tensors.pointer(y):
-        # a view: whoever holds the same elements in the same order finds the same tag
+    form = tensors.form(x)
+    if tensors.pointer(x) == tensors.pointer(y) and tensors.same_elements(form, tensors.form(y)):
+        # whoever holds the same elements in the same order finds the same tag
         return
-    tag = session.tags.find(tensors, x, tensors.form(x))
+    tag = session.tags.find(tensors, x, form)
     if tag is None or tag.kept is None or tag.owner is None or tag.readers is None:
         return
     kept = tag.kept

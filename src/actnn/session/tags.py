@@ -39,7 +39,7 @@ class Tag(weakref.ref[Any]):
 
     key: Key
     tags: dict[Key, Tag]
-    newest: dict[int, Tag]
+    first: dict[int, Tag]
     version: int
     owner: Site | None = None
     kept: Any = None
@@ -54,8 +54,8 @@ def forget(tag: Tag) -> None:
     """Drop the tag of memory that is gone."""
     if tag.tags.get(tag.key) is tag:
         del tag.tags[tag.key]
-    if tag.newest.get(tag.key[0]) is tag:
-        del tag.newest[tag.key[0]]
+    if tag.first.get(tag.key[0]) is tag:
+        del tag.first[tag.key[0]]
 
 
 class Tags:
@@ -65,8 +65,8 @@ class Tags:
         self._tags: dict[Key, Tag] = {}
         # one object for all equal forms: what lives through a forward is what the garbage collector walks through
         self._forms: dict[Form, Form] = {}
-        # the newest tag at each address, by which a tensor of another shape finds it
-        self._newest: dict[int, Tag] = {}
+        # the first tag at each address, by which a tensor of another shape finds it
+        self._first: dict[int, Tag] = {}
 
     def find(self, tensors: Tensors, x: Array, form: Form) -> Tag | None:
         """Return the tag of a tensor, None where there is none or the tensor was changed since."""
@@ -85,7 +85,7 @@ class Tags:
 
     def _reshaped(self, tensors: Tensors, x: Array, form: Form, pointer: int) -> Tag | None:
         """Return a tag for a tensor whose elements another tensor holds in the same order and another shape."""
-        origin = self._newest.get(pointer)
+        origin = self._first.get(pointer)
         if origin is None or not tensors.lies_in(x, origin()) or origin.version != tensors.version(x):
             return None
         if not tensors.same_elements(form, origin.key[1]):
@@ -93,8 +93,6 @@ class Tags:
         tag = self.fresh(tensors, x, form)
         tag.owner, tag.readers, tag.source, tag.counted = origin.owner, origin.readers, origin.source, origin.counted
         tag.kept = None if origin.kept is None else origin.kept.reshaped(tensors, x)
-        # in its place, so that all further shapes come from the first one
-        self._newest[pointer] = origin
         return tag
 
     def current(self, tensors: Tensors, x: Array, form: Form) -> Tag:
@@ -105,14 +103,17 @@ class Tags:
         """Return a new tag for a tensor, in the place of any other."""
         tag = Tag(tensors.memory(x), forget)
         key = tag.key = tensors.pointer(x), self._forms.setdefault(form, form)
-        tag.tags, tag.newest, tag.version = self._tags, self._newest, tensors.version(x)
-        self._tags[key] = self._newest[key[0]] = tag
+        tag.tags, tag.first, tag.version = self._tags, self._first, tensors.version(x)
+        self._tags[key] = tag
+        first = self._first.get(key[0])
+        if first is None or first() is not tag() or first.version != tag.version:
+            self._first[key[0]] = tag
         return tag
 
     def clear(self) -> None:
         """Forget all tags."""
         self._tags.clear()
-        self._newest.clear()
+        self._first.clear()
         if len(self._forms) > MOST_FORMS:
             self._forms.clear()
 

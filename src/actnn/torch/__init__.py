@@ -2,8 +2,9 @@
 
 from actnn.torch.convert import QModule
 from actnn.torch.data import DataLoader
+from actnn.torch.door.registry import register
 from actnn.torch.layers import *  # noqa: F403
 from actnn.torch.layers import LAYERS
 from actnn.torch.verify import verify
 
-__all__ = ["DataLoader", "QModule", *(layer.__name__ for layer in LAYERS), "verify"]
+__all__ = ["DataLoader", "QModule", *(layer.__name__ for layer in LAYERS), "register", "verify"]

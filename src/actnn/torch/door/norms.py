@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,15 +34,34 @@ def normalized(
     rows: Rows,
     epsilon: float,
     centred: bool,
+    plain: Callable[[Tensor], Tensor],
 ) -> Any:
-    """Return ``x`` normalised over rows."""
+    """Return ``x`` normalised over rows; ``plain`` does the same to one number, as torch does it."""
     given = [own for own in (weight, bias) if own is not None]
     if not (coded(x, *given) and frame.training and wants_gradient(x, weight)):
         return DECLINED
+    if torch.is_autocast_enabled(x.device.type):
+        # below the door autocast would choose the precision of the output
+        x = x.to(plain(x.new_zeros(1, 1)).dtype)
     site = frame.site(frame.count(name), extra=EXTRA)
     family = families.of_normalized(site.session.policy)
     y = row_norm(x, weight, bias, rows, epsilon, centred, site, family)
     return DECLINED if y is None else y
+
+
+def one_layer(x: Tensor) -> Tensor:
+    """Return the LayerNorm of one number."""
+    return F.layer_norm(x, (1,))
+
+
+def one_root(x: Tensor) -> Tensor:
+    """Return the RMSNorm of one number."""
+    return F.rms_norm(x, (1,))
+
+
+def one_group(x: Tensor) -> Tensor:
+    """Return the GroupNorm of one number; torch refuses a single one a group."""
+    return F.group_norm(x[..., None].expand(1, 1, 2), 1)
 
 
 def layer_norm(
@@ -54,7 +75,7 @@ def layer_norm(
 ) -> Any:
     """Return ``F.layer_norm``."""
     width = math.prod(normalized_shape)
-    return normalized(frame, "layer_norm", input, weight, bias, Rows(width, width, 1), eps, True)
+    return normalized(frame, "layer_norm", input, weight, bias, Rows(width, width, 1), eps, True, one_layer)
 
 
 def rms_norm(
@@ -64,7 +85,7 @@ def rms_norm(
     width = math.prod(normalized_shape)
     if eps is None:
         eps = SMALLEST.get(str(input.dtype).partition(".")[2], SMALLEST["float32"])
-    return normalized(frame, "rms_norm", input, weight, None, Rows(width, width, 1), eps, False)
+    return normalized(frame, "rms_norm", input, weight, None, Rows(width, width, 1), eps, False, one_root)
 
 
 def group_norm(
@@ -81,7 +102,7 @@ def group_norm(
         return DECLINED
     channels, space = input.shape[1], math.prod(input.shape[2:])
     rows = Rows(channels // num_groups * space, channels, space)
-    return normalized(frame, "group_norm", input.contiguous(), weight, bias, rows, eps, True)
+    return normalized(frame, "group_norm", input.contiguous(), weight, bias, rows, eps, True, one_group)
 
 
 RULES: dict[Any, Rule] = {F.layer_norm: layer_norm, F.rms_norm: rms_norm, F.group_norm: group_norm}

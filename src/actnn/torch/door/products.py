@@ -40,9 +40,10 @@ def repeated(function: Any, arguments: tuple[Any, ...], options: dict[str, Any],
     return y
 
 
-COPIES = ("contiguous", "reshape", "clone", "flatten", "to", "float", "half", "bfloat16", "type_as", "roll", "expand")
+COPIES = ("contiguous", "reshape", "clone", "flatten", "to", "float", "half", "bfloat16", "type_as", "roll")
+VIEWS = ("transpose", "permute", "movedim", "unsqueeze", "squeeze", "unflatten", "narrow", "expand")
 RULES: dict[Any, Rule] = {
     **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply), multiply),
-    **{getattr(Tensor, name): copied for name in COPIES if hasattr(Tensor, name)},
-    **dict.fromkeys((torch.reshape, torch.flatten, torch.clone, torch.roll), copied),
+    **{getattr(Tensor, name): copied for name in (*COPIES, *VIEWS)},
+    **dict.fromkeys((torch.reshape, torch.flatten, torch.clone, torch.roll, torch.transpose, torch.permute), copied),
 }

@@ -74,6 +74,7 @@ class Registry:
 
 
 registry = Registry()
+register = registry.register
 
 
 def agrees(module: nn.Module, forward: Forward) -> bool:
