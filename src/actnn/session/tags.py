@@ -106,7 +106,7 @@ class Tags:
         tag.tags, tag.first, tag.version = self._tags, self._first, tensors.version(x)
         self._tags[key] = tag
         first = self._first.get(key[0])
-        if first is None or first() is not tag() or first.version != tag.version:
+        if first is None or first.key == key or first() is not tag() or first.version != tag.version:
             self._first[key[0]] = tag
         return tag
 
