@@ -64,13 +64,17 @@ def complain(problem: str) -> int:
 def build(extension: Path) -> None:
     """Build a library for each that the extension names in vain, and have Python load them when it starts."""
     known, missing = loaded(re.findall(r"NEEDED.*\[(.+)\]", output("readelf", "--dynamic", str(extension))))
-    wanted = [symbol for symbol in undefined(extension) if not any(defines(library, symbol) for library in known)]
-    source = "\n".join(map(definition, wanted))
+    if not missing:
+        raise SystemExit(f"torchvision_on_host: {extension} has all its libraries: it was built for another torch.")
+    expected = undefined(extension)
+    wanted = [symbol for symbol in expected if not any(defines(library, symbol) for library in known)]
     libraries = SITE / f"{NAME}_libraries"
     libraries.mkdir(exist_ok=True)
-    # one of them defines everything: the loader looks into all that the extension names
-    for name, code in zip(missing, [source, *[""] * len(missing)], strict=False):
-        compile_library(libraries / name, code)
+    # One of them defines everything, since the loader looks into all that the extension names; but not one of those
+    # whose symbols have versions, where it would accept none without.
+    place = min(missing, key=lambda name: name in expected.values())
+    for name in missing:
+        compile_library(libraries / name, "\n".join(map(definition, wanted)) if name == place else "")
     (SITE / f"{NAME}.py").write_text(LOADER)
     (SITE / f"{NAME}.pth").write_text(f"import {NAME}\n")
 
@@ -89,10 +93,11 @@ def loaded(names: Iterable[str]) -> tuple[list[ctypes.CDLL], list[str]]:
     return known, missing
 
 
-def undefined(extension: Path) -> list[str]:
-    """Return the symbols that a library expects of others, without their versions; it can do without weak ones."""
+def undefined(extension: Path) -> dict[str, str]:
+    """Return the symbols that a library expects of others, with their versions; it can do without weak ones."""
     lines = output("nm", "--dynamic", "--undefined-only", str(extension)).splitlines()
-    return [symbol.partition("@")[0] for kind, symbol in map(str.split, lines) if kind == "U"]
+    symbols = [symbol.partition("@") for kind, symbol in map(str.split, lines) if kind == "U"]
+    return {name: version for name, _, version in symbols}
 
 
 def defines(library: ctypes.CDLL, symbol: str) -> bool:
