@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actnn.errors import FormatError, UnsupportedError
 from actnn.format import Layout, Part
 from actnn.kernels.blocks import Block, DividedLayout, Division, Span
-from actnn.kernels.forms import Array, BatchNorm, ChannelAffine, Channels, Normalization, OutputAffine, Pool, Status
+from actnn.kernels.forms import Array, BatchNorm, Channels, Normalization, OutputAffine, Pool, Status
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,6 @@ __all__ = [
     "Backend",
     "BatchNorm",
     "Block",
-    "ChannelAffine",
     "Channels",
     "DividedLayout",
     "Division",
