@@ -95,6 +95,8 @@ class Planner:
     def predictions(self, predictions: dict[str, float] | None) -> None:
         self.settle()
         self._predictions = predictions
+        # with them, all groups are measured
+        self.epoch += 1
         self.active = self.policy.adaptive or self.budget is not None or predictions is not None
         self._decide_observing()
 
@@ -187,7 +189,7 @@ class Planner:
         if not record.observed:
             record.observed = True
             self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
-        record.weights += seen.columns * ((coefficient + CHAIN * below) * mean)
+        record.weights = record.weights + seen.columns * ((coefficient + CHAIN * below) * mean)
         total, count = self._gradients.get(reader, (0.0, 0))
         self._gradients[reader] = total + mean, count + 1
         if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
@@ -239,7 +241,7 @@ class Planner:
         for reader, (total, count) in gradients.items():
             reader.gradient = smoothed(reader.gradient, total / count)
         for site, own in observed.items():
-            weights = own[0].weights.copy() if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
+            weights = own[0].weights if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
             site.weights = smoothed(site.weights, weights)
         records = [record for own in observed.values() for record in own]
         self._update_norms(records)
