@@ -49,7 +49,7 @@ def test_the_energy_is_written_to_a_span(backend):
     span = span_of(SAMPLES)
     assert backend.energy(NUMPY, shaped(backend, VALUES), 2, span, ROWS) is None
     np.testing.assert_array_equal(span.values, backend.energy(NUMPY, VALUES, 2))
-    assert np.isnan(span.memory.view(np.float32)[[0, -1]]).all()
+    assert np.isnan(span.stretch.memory.view(np.float32)[[0, -1]]).all()
 
 
 def test_a_pooling_writes_its_gradient_to_the_array_that_is_given(backend):

@@ -31,7 +31,10 @@ NO_STATE = {
         "_wrapper",
     },
     "site": {"session", "name", "kind", "index", "group", "bits", "adaptive", "compresses", "plans"},
-    "planner": {"policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_batch_norms"},
+    "planner": {
+        *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),
+        "_batch_norms",
+    },
     "budget": {"_sizes"},
 }
 STATE = {

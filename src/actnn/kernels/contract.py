@@ -12,7 +12,6 @@ from actnn.kernels.blocks import Block, DividedLayout, Division, Span
 from actnn.kernels.forms import (
     Array,
     BatchNorm,
-    ChannelAffine,
     Channels,
     Normalization,
     OutputAffine,
@@ -34,7 +33,6 @@ __all__ = [
     "Backend",
     "BatchNorm",
     "Block",
-    "ChannelAffine",
     "Channels",
     "DividedLayout",
     "Division",
@@ -47,6 +45,7 @@ __all__ = [
     "Rows",
     "Span",
     "Status",
+    "Stretch",
     "check_buffer",
 ]
 

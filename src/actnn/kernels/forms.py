@@ -33,10 +33,6 @@ class OutputAffine:
     threshold: Array | None = None
 
 
-# without a threshold, gamma and beta are just a scale and a shift
-ChannelAffine = OutputAffine
-
-
 @dataclass(frozen=True)
 class Normalization:
     """The float32 arrays, one value a channel, with which ``normalize`` works."""

@@ -145,8 +145,8 @@ class Normalizing:
         if not needed or self.shared is not None:
             return self._exactly(x, weight, bias, needed)
         tensors, plan, site, running = self.tensors, self.plan, self.site, self.running
-        session, order, record = site.session, plan.order, plan.record()
-        layout, division = plan.laid_out(record)
+        session, order = site.session, plan.order
+        layout, record, division = plan.next()
         channels = order.channels
         count, statistics = plan.elements // channels.count, None
         if self.processes is not None or not (running is None or running.direct):

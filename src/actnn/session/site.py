@@ -42,10 +42,12 @@ class Account:
 
 @dataclass(slots=True)
 class Readers:
-    """Who read one code: a rectifier reads its sides, a map its values."""
+    """Who read one code: a rectifier reads its sides, and may overwrite what was coded, a map reads its values."""
 
     sides: bool = False
     values: bool = False
+    # of no account for what is coded
+    overwrites: bool = field(default=False, compare=False)
 
 
 class Site(Learnt):
@@ -69,7 +71,7 @@ class Site(Learnt):
         self.encoded = 0
         self.step = 0
         self.account = Account()
-        self.expected = Readers(sides=True, values=True)
+        self.expected = Readers(sides=True, values=True, overwrites=True)
         self.seen: Readers | None = None
         self.plans: dict[Any, Any] = {}
 
@@ -154,9 +156,10 @@ class Site(Learnt):
         """
         seen = self.seen
         if seen is None:
-            self.seen = Readers(readers.sides, readers.values)
+            self.seen = Readers(readers.sides, readers.values, readers.overwrites)
         else:
             seen.sides, seen.values = seen.sides or readers.sides, seen.values or readers.values
+            seen.overwrites = seen.overwrites or readers.overwrites
 
     def learn(self) -> bool:
         """Expect from now on the readers that the last backward confirmed; tell whether that changes anything."""

@@ -124,14 +124,19 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
 def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequence[Transfer]) -> None:
     """Give a site its state."""
     site.encoded, site.step, site.account = state["codes"], state["step"], Account(**state["account"])
-    site.expected = Readers(**state["expected"])
-    site.seen = None if state["seen"] is None else Readers(**state["seen"])
+    site.expected = readers_of(state["expected"])
+    site.seen = None if state["seen"] is None else readers_of(state["seen"])
     site.gradient, site.weights = state["gradient"], array_of(state["weights"])
     share = state["share"]
     site.share = None if share is None else (FAMILIES[share[0]], share[1])
     site.transfer = None if state["transfer"] is None else transfers[state["transfer"]]
     site.below = None if state["below"] is None else sites[state["below"]]
     site.handed_down = state["handed_down"]
+
+
+def readers_of(state: Plain) -> Readers:
+    """Return the readers of a code; states once did not tell whether a rectifier overwrites what it reads."""
+    return Readers(**{"overwrites": state["sides"], **state})
 
 
 def place_of(transfer: Transfer | None, transfers: list[Transfer]) -> int | None:

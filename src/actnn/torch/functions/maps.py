@@ -13,8 +13,8 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.operations.kept import Kept
-from actnn.operations.maps import energy_of, few, normalize, transfer_of
-from actnn.planning.noise import Transfer, convolution_coefficient, linear_coefficient
+from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
+from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS, NAMES
@@ -112,8 +112,8 @@ class Convolution:
         grad_x: Tensor = convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
         return grad_x
 
-    def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
-        """Return how noise in the gradient of ``y`` reaches that of the weight."""
+    def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> ReadTransfer:
+        """Return what reads how noise in the gradient of ``y`` reaches that of the weight."""
         positions = math.prod(y.shape[2:])
         with exactly(y):
             x, y = (few(ARRAYS, values, positions) for values in (x, y))
@@ -122,7 +122,7 @@ class Convolution:
             if self.transposed:
                 aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
             rows = aligned.flatten(1) / max(1, len(y) * positions)
-        return transfer_of(ARRAYS, rows, self.coefficient * energy_of(x))
+        return transfer_of(ARRAYS, rows, x, self.coefficient)
 
 
 class ConvolutionFunction(Function):
@@ -210,12 +210,12 @@ class LinearFunction(Function):
         return grad_weight
 
 
-def transfer(x: Tensor, y: Tensor) -> Transfer:
-    """Return how noise in the gradient of a linear layer's output reaches that of its weight."""
+def transfer(x: Tensor, y: Tensor) -> ReadTransfer:
+    """Return what reads how noise in the gradient of a linear layer's output reaches that of its weight."""
     with exactly(y):
         x, y = (rows(few(ARRAYS, values, math.prod(values.shape[1:-1]))) for values in (x, y))
         aligned = normalize(ARRAYS, y, [0]).T @ x / max(1, len(y))
-    return transfer_of(ARRAYS, aligned, energy_of(x))
+    return transfer_of(ARRAYS, aligned, x)
 
 
 @contextmanager

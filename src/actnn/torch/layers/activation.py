@@ -40,7 +40,7 @@ class QReLU(Compressed, nn.ReLU):
 
 def bypassed(x: Tensor, tag: Tag) -> Tensor | None:
     """Return max(x, 0) written over a BatchNorm's output, unless somebody wants to see the gradient of that itself."""
-    if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks:
+    if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks or not tag.bypass.open:
         return None
     y: Tensor = tag.bypass.rectify(x)
     return y

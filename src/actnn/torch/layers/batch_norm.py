@@ -134,14 +134,12 @@ class CompressedBatchNorm(Compressed):
     def normalized(self, x: Tensor, call: Normalizing) -> tuple[Tensor, Bypass | None]:
         """Return ``x`` normalised by the batch, recorded by autograd, and a way past this layer where ReLU may come."""
         weight, bias = self.weight, self.bias
+        y: Tensor = BatchNormFunction.apply(x, weight, bias, call)
         # only a rectifier reads sides
-        expected = call.shared is None and not call.plan.family.affine
-        y, entrance = BatchNormFunction.apply(x, weight, bias, call, expected)
-        if entrance is None or call.backward is None:
+        sides = call.kept is not None and not call.plan.family.affine
+        if call.backward is None or not (sides and self.site.expected.overwrites):
             return y, None
-        if not x.requires_grad:
-            entrance = entrance.detach()
-        return y, Bypass(entrance, weight, bias, call.backward, call.saved)
+        return y, Bypass(x, weight, bias, call.backward, call.saved)
 
 
 class QBatchNorm1d(CompressedBatchNorm, nn.BatchNorm1d):
