@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actnn.errors import FormatError, UnsupportedError
 from actnn.format import Layout, Part
-from actnn.kernels.blocks import Block, DividedLayout, Division, Span
+from actnn.kernels.blocks import Block, DividedLayout, Division, Span, Stretch
 from actnn.kernels.forms import (
     Array,
     BatchNorm,

@@ -17,7 +17,7 @@ from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.torch.door.maps import coded
 from actnn.torch.door.mode import DECLINED, Frame, Rule
-from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
+from actnn.torch.functions.activation import DropoutFunction, RectifierFunction, bypassed
 from actnn.torch.functions.smooth import smooth
 from actnn.torch.tensors import ARRAYS
 
@@ -36,7 +36,7 @@ def relu(frame: Frame, function: Any, input: Any, inplace: bool = False) -> Any:
         rectifies=True,
         training=frame.training,
     )
-    return rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+    return rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
 
 
 def relu6(frame: Frame, function: Any, input: Any, inplace: bool = False) -> Any:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from actnn.operations.dropout import keep_chosen
 from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
+from actnn.session.tags import Tag
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
 
@@ -61,3 +62,11 @@ class DropoutFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
         return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0), None, None, None
+
+
+def bypassed(x: Tensor, tag: Tag) -> Tensor | None:
+    """Return max(x, 0) written over a BatchNorm's output, unless somebody wants to see the gradient of that itself."""
+    if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks or not tag.bypass.open:
+        return None
+    y: Tensor = tag.bypass.rectify(x)
+    return y

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from actnn.operations.normalization import Backward, Normalizing, gradients
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
-from actnn.torch.tensors import ARRAYS
+from actnn.torch.tensors import ARRAYS, FLOATING
 
 
 class BatchNormFunction(Function):
@@ -84,6 +84,18 @@ class Bypass:
         return rectified
 
 
+def normalized(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing
+) -> tuple[Tensor, Bypass | None]:
+    """Return ``x`` normalised by the batch, recorded by autograd, and a way past that where a ReLU may come."""
+    y: Tensor = BatchNormFunction.apply(x, weight, bias, call)
+    # only a rectifier reads sides
+    sides = call.kept is not None and not call.plan.family.affine
+    if call.backward is None or not (sides and call.site.expected.overwrites):
+        return y, None
+    return y, Bypass(x, weight, bias, call.backward, call.saved)
+
+
 class FixedBatchNormFunction(Function):
     """BatchNorm with given statistics (evaluation): exact, and keeps its input only for the gradient of gamma."""
 
@@ -144,3 +156,21 @@ class Processes:
         """Return the sum over all processes."""
         dist.all_reduce(values, group=self._group)
         return values
+
+
+class Running:
+    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
+
+    __slots__ = ("direct", "mean", "momentum", "variance")
+    unbiased = True
+
+    def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
+        self.mean, self.variance, self.momentum = mean, variance, momentum
+        alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
+        self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
+
+    def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Average new statistics in."""
+        unbiased = variance * (count / max(1, count - 1))
+        for running, new in ((self.mean, mean), (self.variance, unbiased)):
+            running.copy_((1.0 - self.momentum) * running + self.momentum * new)

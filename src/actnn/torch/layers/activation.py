@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from actnn.format import TWO_SIDED, ZERO_EXACT
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
-from actnn.session.tags import Tag
-from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
+from actnn.torch.functions.activation import DropoutFunction, RectifierFunction, bypassed
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import ARRAYS
 
@@ -36,14 +35,6 @@ class QReLU(Compressed, nn.ReLU):
         )
         y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
         return y
-
-
-def bypassed(x: Tensor, tag: Tag) -> Tensor | None:
-    """Return max(x, 0) written over a BatchNorm's output, unless somebody wants to see the gradient of that itself."""
-    if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks or not tag.bypass.open:
-        return None
-    y: Tensor = tag.bypass.rectify(x)
-    return y
 
 
 class QReLU6(Compressed, nn.ReLU6):

@@ -13,27 +13,9 @@ from actnn.errors import ShapeError
 from actnn.operations.kept import counted_once
 from actnn.operations.normalization import Normalizing, batch_norm
 from actnn.session.tensors import check_floating
-from actnn.torch.functions.batch_norm import BatchNormFunction, Bypass, FixedBatchNormFunction, Processes
+from actnn.torch.functions.batch_norm import Bypass, FixedBatchNormFunction, Processes, Running, normalized
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import ARRAYS, FLOATING
-
-
-class Running:
-    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
-
-    __slots__ = ("direct", "mean", "momentum", "variance")
-    unbiased = True
-
-    def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
-        self.mean, self.variance, self.momentum = mean, variance, momentum
-        alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
-        self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
-
-    def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Average new statistics in."""
-        unbiased = variance * (count / max(1, count - 1))
-        for running, new in ((self.mean, mean), (self.variance, unbiased)):
-            running.copy_((1.0 - self.momentum) * running + self.momentum * new)
+from actnn.torch.tensors import ARRAYS
 
 
 class CompressedBatchNorm(Compressed):
@@ -133,13 +115,7 @@ class CompressedBatchNorm(Compressed):
 
     def normalized(self, x: Tensor, call: Normalizing) -> tuple[Tensor, Bypass | None]:
         """Return ``x`` normalised by the batch, recorded by autograd, and a way past this layer where ReLU may come."""
-        weight, bias = self.weight, self.bias
-        y: Tensor = BatchNormFunction.apply(x, weight, bias, call)
-        # only a rectifier reads sides
-        sides = call.kept is not None and not call.plan.family.affine
-        if call.backward is None or not (sides and self.site.expected.overwrites):
-            return y, None
-        return y, Bypass(x, weight, bias, call.backward, call.saved)
+        return normalized(x, self.weight, self.bias, call)
 
 
 class QBatchNorm1d(CompressedBatchNorm, nn.BatchNorm1d):
