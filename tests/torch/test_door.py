@@ -66,10 +66,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
-            if self.checkpointed is None:
-                x = block(x)
-            else:
-                x = checkpoint(block, x, use_reentrant=self.checkpointed)
+            x = block(x) if self.checkpointed is None else checkpoint(block, x, use_reentrant=self.checkpointed)
         return self.norm(x)
 
 
@@ -337,5 +334,26 @@ class Changing(nn.Module):
 
 def test_a_tensor_that_is_changed_in_place_is_coded_anew():
     plain, x = Changing(), batch()
+    expected = gradients(plain, x)
+    check_close(gradients(converted(plain, 8), x), expected, 0.02)
+
+
+class Closure(nn.Module):
+    """A function that checkpointing is given, which calls modules and functions."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.block, self.reentrant = nn.Linear(WIDTH, WIDTH), Block(), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        def inner(x: Tensor) -> Tensor:
+            return self.block(F.silu(self.first(x)) * F.softmax(x, -1))
+
+        return F.silu(checkpoint(inner, x, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_function_may_call_functions_and_modules(reentrant: bool):
+    plain, x = Closure(reentrant), batch().requires_grad_()
     expected = gradients(plain, x)
     check_close(gradients(converted(plain, 8), x), expected, 0.02)

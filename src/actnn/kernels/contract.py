@@ -43,6 +43,7 @@ __all__ = [
     "Pool",
     "RowNorm",
     "Rows",
+    "Smooth",
     "Span",
     "Status",
     "Stretch",

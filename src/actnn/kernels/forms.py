@@ -183,4 +183,3 @@ class Smooth(IntEnum):
     MISH = 8
     ELU = 9
     QUICK_GELU = 10
-

@@ -153,7 +153,7 @@ class Derived(Reading):
 
     def fetched(self, site: Site, saved: Sequence[Array]) -> Sequence[Array]:
         """Return what was saved with the buffers of codes in the place of what stands for them."""
-        parts = []
+        parts: list[Array] = []
         for (base, _), own in zip(self.bases, self.of_bases(saved), strict=True):
             parts += base.fetched(site, own)
         return parts
@@ -317,7 +317,7 @@ def backward_begins(site: Site, recording: bool) -> None:
     if recording:
         raise UnsupportedError(
             f"the gradient of a gradient was asked for at {site.name!r}, where only a code of the activation is kept. "
-            f"Call backward without create_graph, or leave this layer exact with QModule(model, exact=[{site.layer!r}])."
+            f"Call backward without create_graph, or leave it exact with QModule(model, exact=[{site.layer!r}])."
         )
     if not site.session.backward_noted:
         site.session.backward_begins()

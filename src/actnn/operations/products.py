@@ -2,8 +2,8 @@
 
 Keeps: a code of each factor whose gradient partner wants it, whoever made it; a factor that is much smaller than the
 product, or a parameter, as it is.
-Shares: codes of both factors, and the product itself where the noise of the two codes is independent: the expectation of
-the product is then the product of the expectations, and whoever reads it keeps nothing.
+Shares: codes of both factors, and the product itself where the noise of the two codes is independent: the mean of the
+product is then the product of the means, and whoever reads it keeps nothing.
 Reads in backward: the other factor.
 Noise: that of the other factor times the gradient, in the gradient of each factor; it goes on to the layers below.
 """

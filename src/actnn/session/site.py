@@ -53,7 +53,8 @@ class Readers:
 class Site(Learnt):
     """One layer or call of one session. ``group`` chooses its entry in ``activation_compression_bits``.
 
-    Its codes have ``extra`` bits more than that entry says, where noise in them costs more than in others. ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. ``plans``
+    Its codes have ``extra`` bits more than that entry says, where noise in them costs more than in others.
+    ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. ``plans``
     holds what was decided once for each form of tensor.
     """
 

@@ -55,9 +55,11 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
     if session.swaps_activations and state.get("layers"):
         # its only site is made in the first forward
         session.whole_model()
-    own = settings_of(session.policy)
-    # states of a version that knew no companding go on with either
-    check_equal("settings", own, {"companding": own["companding"]} | dict(state.get("policy") or {}))
+    own, saved = settings_of(session.policy), state.get("policy")
+    if isinstance(saved, Mapping):
+        # states of versions that knew no companding go on with it or without
+        saved = {"companding": own["companding"], **saved}
+    check_equal("settings", own, saved)
     make_call_sites(session, state)
     check_equal("layers", layers_of(session), state.get("layers"))
     before = state_of(session)
@@ -76,7 +78,8 @@ def make_call_sites(session: Session, state: Mapping[str, Any]) -> None:
     if session.policy.compress:
         for index, batch_norm, extra in state.get("calls", ()):
             if index == len(session.sites):
-                session.call_site(*state["layers"][index][:2], batch_norm, extra)
+                name, kind, _ = state["layers"][index]
+                session.call_site(name, kind, batch_norm, extra)
 
 
 def current(state: Any) -> Mapping[str, Any]:

@@ -73,7 +73,7 @@ class QModule(Wrapper, nn.Module):
         modules = []
         for name, module in layers:
             converted = isinstance(module, Compressed)
-            if converted and session.store.keeps_in_place or type(module) in CONTAINERS:
+            if (converted and session.store.keeps_in_place) or type(module) in CONTAINERS:
                 continue
             if not isinstance(module, torch.jit.ScriptModule):
                 modules.append((name or "model", module, converted or patterns.names(name, module)))

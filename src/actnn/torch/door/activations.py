@@ -108,7 +108,9 @@ def of_elu(alpha: float = 1.0) -> Smooth | None:
     return Smooth.ELU if alpha == 1 else None
 
 
-def dropout(frame: Frame, function: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def dropout(
+    frame: Frame, function: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
     """Return ``F.dropout``, which keeps one bit an element."""
     if not (training and p > 0 and coded(input) and input.requires_grad):
         return DECLINED

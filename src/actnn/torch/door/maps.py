@@ -74,7 +74,8 @@ def einsum(frame: Frame, function: Any, equation: Any, *operands: Any) -> Any:
         return DECLINED
     maps = any(not ARRAYS.recorded(x) for x in operands)
     site = frame.site(frame.count("einsum"), extra=0.0 if maps else MATMUL_EXTRA)
-    return product(*operands, bilinear, site, frame.training, families.of_values(site.session.policy))
+    first, second = operands
+    return product(first, second, bilinear, site, frame.training, families.of_values(site.session.policy))
 
 
 @lru_cache(maxsize=256)

@@ -127,7 +127,7 @@ def batch_norm(
     if not (training and frame.training and coded(input, *given) and wants_gradient(input, weight)):
         return DECLINED
     # a weight that is standardised is no activation
-    if input.dim() < 2 or input._base is not None and input._base.is_leaf:
+    if input.dim() < 2 or (input._base is not None and input._base.is_leaf):
         return DECLINED
     site = frame.site(frame.count("batch_norm"), batch_norm=True)
     if not site.compresses or input.numel() <= input.shape[1]:
@@ -144,4 +144,9 @@ def batch_norm(
     return DECLINED if y is None else y
 
 
-RULES: dict[Any, Rule] = {F.batch_norm: batch_norm, F.layer_norm: layer_norm, F.rms_norm: rms_norm, F.group_norm: group_norm}
+RULES: dict[Any, Rule] = {
+    F.batch_norm: batch_norm,
+    F.layer_norm: layer_norm,
+    F.rms_norm: rms_norm,
+    F.group_norm: group_norm,
+}

@@ -8,7 +8,14 @@ from typing import Any
 from actnn.torch.door import activations, attention, maps, norms, pooling, products
 from actnn.torch.door.mode import Door, Rule
 
-RULES: Mapping[Any, Rule] = {**maps.RULES, **norms.RULES, **activations.RULES, **products.RULES, **attention.RULES, **pooling.RULES}
+RULES: Mapping[Any, Rule] = {
+    **maps.RULES,
+    **norms.RULES,
+    **activations.RULES,
+    **products.RULES,
+    **attention.RULES,
+    **pooling.RULES,
+}
 
 
 class ModelDoor(Door):
