@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "curves.h"
 #include "group.h"
 #include "scales.h"
 
@@ -38,10 +39,15 @@ struct NoiseVariance {
 };
 
 // Dither leaves 1/12 of a squared step whatever the value, stochastic rounding 1/6 on average; what nearest leaves is
-// no noise.
+// no noise. Along asinh, where v is sinh(u + e) h / sinh h with e even over [-h, h], the mean of
+// (1 - 2h / sinh 2h) / 2 + (1 - tanh h / h) v v is the variance of v.
 static inline NoiseVariance noise_variance(const Words &words, const Scales &scales) {
     constexpr float SHARES[] = {1.0f / 12, 1.0f / 6, 0.0f};
     const float step = scales.second / static_cast<float>(words.positive() - 1);
+    if (words.curve == ACTNN_ASINH && words.rounding == ACTNN_DITHER) {
+        const float gain = gain_of(step * 0.5f), twice = gain_of(step);
+        return {(1.0f - twice) * 0.5f, 1.0f - twice / (gain * gain)};
+    }
     return {step * step * SHARES[words.rounding], 0.0f};
 }
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from actnn import kernels
 from actnn.errors import UnsupportedError
-from actnn.format import AFFINE, Family, Part
+from actnn.format import Family, Part
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, Channels, OutputAffine
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
+from actnn.session import families
 from actnn.session.plans import CodePlan, code_plan, mask_plan
 from actnn.session.site import Readers, Site
 from actnn.session.tags import Tag
@@ -222,13 +223,13 @@ class Kept:
 
 
 def encode(
-    tensors: Tensors, x: Array, form: Form, site: Site, family: Family = AFFINE, exact_bytes: int = 0
+    tensors: Tensors, x: Array, form: Form, site: Site, family: Family | None = None, exact_bytes: int = 0
 ) -> Kept | None:
     """Return a code of ``x``; None where that would not be smaller than ``x`` itself.
 
     ``exact_bytes`` are what exact training would keep for it, where nobody has counted that yet.
     """
-    plan = code_plan(tensors, site, x, form, family)
+    plan = code_plan(tensors, site, x, form, family or families.of_values(site.session.policy))
     if not plan.smaller:
         site.session.check_open()
         return None
@@ -272,7 +273,7 @@ def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = No
 
 
 def keep(
-    tensors: Tensors, x: Array, site: Site, training: bool, form: Form | None = None, family: Family = AFFINE
+    tensors: Tensors, x: Array, site: Site, training: bool, form: Form | None = None, family: Family | None = None
 ) -> Kept:
     """Return how a map keeps its input: as a code, somebody's or its own, or itself in evaluation."""
     session = site.session

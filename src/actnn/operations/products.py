@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from actnn.format import Family
 from actnn.kernels.contract import Array
 from actnn.operations.kept import Derived, Kept, Reading, counted_once, exactly, itself, keep
 from actnn.operations.rectifiers import tag_output
@@ -41,14 +40,14 @@ class Product(Derived):
         return self._function(*values)
 
 
-def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements: int, family: Family) -> Kept:
+def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements: int) -> Kept:
     """Return how a factor of a product of so many elements is kept."""
     if not tensors.recorded(x):
         # a parameter, or what its user holds anyway
         return exactly(tensors, x)
     if SMALL * math.prod(x.shape) <= elements:
         return itself(tensors, x, site, counted_once(tensors, x, site))
-    return keep(tensors, x, site, training, None, family)
+    return keep(tensors, x, site, training)
 
 
 def tag_product(

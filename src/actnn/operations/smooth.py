@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actnn.format import Family, Part
+from actnn.format import Part
 from actnn.kernels.contract import Array, OutputAffine, Smooth
 from actnn.operations.kept import Kept, Reading, Reshaped, encode, uncounted
 from actnn.operations.rectifiers import tag_output
@@ -85,18 +85,18 @@ class Curved(Reading):
         )
 
 
-def keep_input(tensors: Tensors, x: Array, site: Site, training: bool, family: Family) -> Kept | None:
-    """Return the code from which a smooth function of ``x`` is read; None where there is none to be had."""
+def keep_input(tensors: Tensors, x: Array, site: Site) -> Kept | None:
+    """Return the code from which a smooth function of ``x`` is read in training; None where there is none to be had."""
     session, form = site.session, tensors.form(x)
     tag = session.tags.current(tensors, x, form)
     exact_bytes = uncounted(tensors, x, tag)
-    if training and tag.owner is not None and tag.readers is not None:
+    if tag.owner is not None and tag.readers is not None:
         tag.readers.values = True
         if tag.kept is not None and readable(tag.kept.reading):
             tag.owner.read_by(site, exact_bytes)
             shared: Kept = tag.kept
             return shared
-    kept = encode(tensors, x, form, site, family, exact_bytes) if training else None
+    kept = encode(tensors, x, form, site, None, exact_bytes)
     if kept is None:
         tag.counted = False
         return None

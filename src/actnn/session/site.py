@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actnn.format import AFFINE, MAX_BITS, TWO_SIDED, Family
+from actnn.format import MAX_BITS, Family
 from actnn.kernels.contract import Array, Arrays
-from actnn.planning.learnt import Learnt
+from actnn.planning.learnt import Learnt, signs
+from actnn.session import families
 
 if TYPE_CHECKING:
     from actnn.session.session import Session
@@ -93,7 +94,9 @@ class Site(Learnt):
 
     def family(self) -> Family:
         """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them."""
-        return TWO_SIDED if self.expected.sides and self.shares(TWO_SIDED) else AFFINE
+        policy = self.session.policy
+        sided = families.with_sides(policy)
+        return sided if self.expected.sides and self.shares(sided) else families.of_normalized(policy)
 
     def codes_output(self, family: Family) -> bool:
         """Tell whether an activation codes its output for the layers that read it, rather than its mask alone."""
@@ -104,7 +107,7 @@ class Site(Learnt):
 
         The sides of a two-sided code take about one bit; at the largest width there is none to spare.
         """
-        return self.session.policy.share_codes and not (family is TWO_SIDED and self.bits > MAX_BITS - 1)
+        return self.session.policy.share_codes and not (self.bits > MAX_BITS - 1 and signs(family, self.bits) == 1)
 
     def current_account(self) -> Account:
         """Return the account of the current step, a new one where this is its first entry."""

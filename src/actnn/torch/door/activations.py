@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from actnn.format import TWO_SIDED, ZERO_EXACT
+from actnn.format import TWO_SIDED
 from actnn.kernels.contract import Smooth
-from actnn.operations import families
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
+from actnn.session import families
 from actnn.torch.door.maps import coded
 from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions.activation import DropoutFunction, RectifierFunction, bypassed
@@ -32,7 +32,7 @@ def relu(frame: Frame, function: Any, input: Any, inplace: bool = False) -> Any:
         site,
         F.relu_ if inplace else F.relu,
         inplace=inplace,
-        family=ZERO_EXACT,
+        family=families.of_rectified(site.session.policy),
         rectifies=True,
         training=frame.training,
     )
@@ -75,8 +75,7 @@ def curve(function_of: Callable[..., Smooth | None]) -> Rule:
         if kind is None:
             return DECLINED
         site = frame.site(frame.count(function.__name__))
-        family = families.of_values(site.session.policy)
-        y = smooth(input, partial(computed, function, arguments, options), kind, site, True, family)
+        y = smooth(input, partial(computed, function, arguments, options), kind, site)
         return DECLINED if y is None else y
 
     return rule

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from actnn.kernels.contract import Rows
-from actnn.operations import families
 from actnn.operations.normalization import Normalizing
 from actnn.operations.normalization import batch_norm as operation
 from actnn.operations.row_normalization import EXTRA
+from actnn.session import families
 from actnn.torch.door.maps import coded
 from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions.batch_norm import Running

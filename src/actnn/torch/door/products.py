@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actnn.operations import families
 from actnn.operations.copies import tag_copy
 from actnn.torch.door.maps import coded
 from actnn.torch.door.mode import DECLINED, Frame, Rule
@@ -23,7 +22,7 @@ def multiply(frame: Frame, function: Any, input: Any, other: Any) -> Any:
     if input.dtype != other.dtype or not frame.training:
         return DECLINED
     site = frame.site(frame.count("mul"))
-    return product(input, other, MULTIPLY, site, True, families.of_values(site.session.policy))
+    return product(input, other, MULTIPLY, site, True)
 
 
 def copied(frame: Frame, function: Any, input: Any, *arguments: Any, **options: Any) -> Any:

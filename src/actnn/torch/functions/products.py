@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from actnn.format import Family
 from actnn.operations.kept import Kept
 from actnn.operations.products import keep_factor, tag_product
 from actnn.session.site import Site
@@ -71,11 +70,11 @@ def read(ctx: Any, reading: Any, saved: Any, grad: Tensor) -> Tensor:
     return value
 
 
-def product(a: Tensor, b: Tensor, bilinear: Bilinear, site: Site, training: bool, family: Family) -> Tensor:
+def product(a: Tensor, b: Tensor, bilinear: Bilinear, site: Site, training: bool) -> Tensor:
     """Return a product of two tensors that is linear in each, at least one of which wants a gradient."""
     elements = torch.broadcast_shapes(a.shape, b.shape).numel() if bilinear is MULTIPLY else 0
-    first = keep_factor(ARRAYS, a, site, training, elements, family) if b.requires_grad else None
-    second = keep_factor(ARRAYS, b, site, training, elements, family) if a.requires_grad else None
+    first = keep_factor(ARRAYS, a, site, training, elements) if b.requires_grad else None
+    second = keep_factor(ARRAYS, b, site, training, elements) if a.requires_grad else None
     y: Tensor = ProductFunction.apply(a, b, bilinear, first, second, site)
     if training and first is not None and second is not None and bilinear is MULTIPLY:
         tag_product(ARRAYS, y, site, bilinear.function, first, second)

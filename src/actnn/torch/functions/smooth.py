@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from actnn.format import Family
 from actnn.kernels.contract import Smooth
 from actnn.operations.kept import Kept
 from actnn.operations.smooth import curved, keep_input, tag_value
@@ -36,11 +35,9 @@ class SmoothFunction(Function):
         return within.reshape(shape), None, None, None, None
 
 
-def smooth(
-    x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, site: Site, training: bool, family: Family
-) -> Tensor | None:
-    """Return a smooth function of ``x``, which ``compute`` computes; None where no code of ``x`` is to be had."""
-    kept = keep_input(ARRAYS, x, site, training, family)
+def smooth(x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, site: Site) -> Tensor | None:
+    """Return, in training, a smooth function of ``x``, which ``compute`` computes; None where ``x`` has no code."""
+    kept = keep_input(ARRAYS, x, site)
     if kept is None:
         return None
     y: Tensor = SmoothFunction.apply(x, compute, kept, function, site)

@@ -7,9 +7,10 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.format import TWO_SIDED, ZERO_EXACT
+from actnn.format import TWO_SIDED
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
+from actnn.session import families
 from actnn.torch.functions.activation import DropoutFunction, RectifierFunction, bypassed
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import ARRAYS
@@ -29,7 +30,7 @@ class QReLU(Compressed, nn.ReLU):
             self.site,
             F.relu_ if inplace else F.relu,
             inplace=inplace,
-            family=ZERO_EXACT,
+            family=families.of_rectified(self.site.session.policy),
             rectifies=True,
             training=self.training,
         )
