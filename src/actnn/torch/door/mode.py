@@ -9,7 +9,7 @@ NOTE [Door]
 3. A rule may decline: the function then runs as it is, and keeps what it keeps.
 4. While a rule or a converted layer runs, the door is closed: what they call is theirs.
 5. Nothing is sent on where autograd records nothing, or where the user wants a module exact.
-6. What a function that checkpointing was given calls itself, not through a module, is computed anew with the door closed:
+6. What a function that checkpointing was given calls itself, not through a module, is computed anew past the door:
    it is left to torch the first time too, so that both times the same is saved.
 """
 
