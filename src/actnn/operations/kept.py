@@ -78,8 +78,9 @@ class Reading:
         tensors = order.tensors
         if self.normalized:
             _, gamma, beta, constants = saved
-            threshold = None if layout.family.affine else constants[THRESHOLD_ROW]
-            affine = OutputAffine(order.channels, gamma, beta, threshold)
+            threshold = None if layout.family.affine else constants
+            # not as an array of its own: to index a tensor takes longer than the call of a kernel
+            affine = OutputAffine(order.channels, gamma, beta, threshold, THRESHOLD_ROW)
         if samples is not None:
             order = order.of_samples(len(samples))
         out = tensors.unfilled(order, dtype, saved[0])
@@ -102,18 +103,25 @@ class Reading:
         masked = self.backend.apply_mask(tensors, mask, self.layout, order.flat(grad), above, below)
         return order.shaped(masked)
 
+    def whole(self, site: Site, saved: Sequence[Array], grad: Array) -> Array:
+        """Return this activation, in the precision of the gradient of a map's output that read it."""
+        tensors, store = self.order.tensors, site.session.store
+        if not store.keeps_in_place:
+            saved = [store.get(tensors, saved[0]), *saved[1:]]
+        return self.value(site, saved, tensors.dtype(grad))
+
     def parts(
         self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
     ) -> Iterator[tuple[Array, Array]]:
         """Yield the gradient of a map's output and this activation, which it read, part by part of the batch."""
+        if len(parts) == 1:
+            yield grad, self.whole(site, saved, grad)
+            return
         tensors, store = self.order.tensors, site.session.store
         if not store.keeps_in_place:
             # once, not for each part: it may have to come from afar
             saved = [store.get(tensors, saved[0]), *saved[1:]]
         dtype = tensors.dtype(grad)
-        if len(parts) == 1:
-            yield grad, self.value(site, saved, dtype)
-            return
         for part in parts:
             of_part = grad[part.start : part.stop] if self.order.batched else grad
             yield of_part, self.value(site, saved, dtype, part)
