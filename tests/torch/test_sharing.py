@@ -134,6 +134,8 @@ def nodes(y: torch.Tensor) -> set[str]:
 
 def test_one_function_serves_a_batch_norm_and_the_relu_that_overwrites_its_output():
     model = FRAMEWORK.compressed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)), 2)
+    # the first step learns that the output is overwritten
+    model(batch()).sum().backward()
     found = nodes(model(batch()))
     assert "RectifiedBatchNormFunctionBackward" in found
     assert "BatchNormFunctionBackward" not in found
@@ -159,7 +161,9 @@ def test_a_batch_norms_input_may_be_changed_before_a_relu_overwrites_the_output(
     exact = gradient(model, loss_of(x))
     # torch's own BatchNorm keeps its input and would refuse
     model.inplace = True
-    found = gradient(FRAMEWORK.compressed(model, 8), loss_of(x))
+    ours = FRAMEWORK.compressed(model, 8)
+    for _ in range(2):
+        found = gradient(ours, loss_of(x))
     assert (exact - found).norm() < 0.05 * exact.norm()
 
 
@@ -172,4 +176,4 @@ def test_a_batch_norms_input_is_gone_when_a_relu_comes_that_overwrites_nothing(i
     model = FRAMEWORK.compressed(model, 2)
     for _ in range(3):
         gradient(model, lambda model: model(batch()).square().mean())
-    assert alive[1:] == [inplace, inplace]
+    assert alive == [False, inplace, inplace]

@@ -84,8 +84,9 @@ class Reading:
         tensors = order.tensors
         if self.normalized:
             _, gamma, beta, constants = saved
-            threshold = None if layout.family.affine else constants[THRESHOLD_ROW]
-            affine = OutputAffine(self.channels, gamma, beta, threshold)
+            threshold = None if layout.family.affine else constants
+            # not as an array of its own: to index a tensor takes longer than the call of a kernel
+            affine = OutputAffine(self.channels, gamma, beta, threshold, THRESHOLD_ROW)
         if samples is not None:
             order = order.of_samples(len(samples))
         out = tensors.unfilled(order, dtype, saved[0])
@@ -113,16 +114,19 @@ class Reading:
         store = site.session.store
         return saved if store.keeps_in_place else [store.get(self.order.tensors, saved[0]), *saved[1:]]
 
+    def whole(self, site: Site, saved: Sequence[Array], grad: Array) -> Array:
+        """Return this activation, in the precision of the gradient of a map's output that read it."""
+        return self.value(site, self.fetched(site, saved), self.order.tensors.dtype(grad))
+
     def parts(
         self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
     ) -> Iterator[tuple[Array, Array]]:
         """Yield the gradient of a map's output and this activation, which it read, part by part of the batch."""
-        # once, not for each part: it may have to come from afar
-        saved = self.fetched(site, saved)
-        dtype = self.order.tensors.dtype(grad)
         if len(parts) == 1:
-            yield grad, self.value(site, saved, dtype)
+            yield grad, self.whole(site, saved, grad)
             return
+        # once, not for each part: it may have to come from afar
+        saved, dtype = self.fetched(site, saved), self.order.tensors.dtype(grad)
         for part in parts:
             of_part = grad[part.start : part.stop] if self.order.batched else grad
             yield of_part, self.value(site, saved, dtype, part)

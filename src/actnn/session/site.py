@@ -73,7 +73,8 @@ class Site(Learnt):
         self.encoded = 0
         self.step = 0
         self.account = Account()
-        self.expected = Readers(sides=True, values=True, overwrites=True)
+        # nobody to overwrite anything: for whoever may, a BatchNorm's input would have to be held
+        self.expected = Readers(sides=True, values=True)
         self.seen: Readers | None = None
         self.plans: dict[Any, Any] = {}
 

@@ -135,10 +135,9 @@ class ConvolutionFunction(Function):
         weight: Tensor,
         bias: Tensor | None,
         kept: Kept | None,
-        site: Site,
         convolution: Convolution,
     ) -> Tensor:
-        ctx.site, ctx.convolution = site, convolution
+        ctx.site, ctx.convolution = convolution.site, convolution
         save(ctx, weight, kept)
         parts = convolution.parts(x, backward=False)
         if len(parts) == 1:
@@ -156,10 +155,10 @@ class ConvolutionFunction(Function):
         parts = convolution.parts(grad, backward=True)
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
-            ((_, x),) = ctx.reading.parts(ctx.site, saved, grad, parts)
+            x = ctx.reading.whole(ctx.site, saved, grad)
             found = convolution.gradients(grad, x, weight, need_bias)
             ctx.reading.observe(ctx.site, grad, convolution.coefficient)
-            return *found, None, None, None
+            return *found, None, None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
             for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
@@ -174,7 +173,7 @@ class ConvolutionFunction(Function):
                 grad_x = convolution.input_gradient(grad, weight)
             else:
                 grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
-        return grad_x, grad_weight, grad_bias, None, None, None
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 class LinearFunction(Function):

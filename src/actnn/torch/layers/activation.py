@@ -15,6 +15,8 @@ from actnn.torch.functions.activation import DropoutFunction, RectifierFunction,
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import ARRAYS
 
+RELU6_IN_PLACE = partial(F.relu6, inplace=True)
+
 
 class QReLU(Compressed, nn.ReLU):
     """``nn.ReLU`` that shares a code with its input or its readers, or keeps one bit an element."""
@@ -48,8 +50,7 @@ class QReLU6(Compressed, nn.ReLU6):
         if not self.records(input):
             return super().forward(input)
         inplace = self.inplace
-        function = partial(F.relu6, inplace=True) if inplace else F.relu6
-        rectifier = Rectifier(self.site, function, inplace=inplace, upper=6.0)
+        rectifier = Rectifier(self.site, RELU6_IN_PLACE if inplace else F.relu6, inplace=inplace, upper=6.0)
         y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
         return y
 

@@ -51,7 +51,7 @@ class CompressedBatchNorm(Compressed):
         if y is None:
             return self.plainly(input)
         if running is not None:
-            tracked = self.num_batches_tracked
+            tracked = self.buffer("num_batches_tracked")
             if tracked is not None:
                 tracked.add_(1)
         return y
@@ -94,7 +94,7 @@ class CompressedBatchNorm(Compressed):
 
     def running(self) -> Running | None:
         """Return the running statistics where this call is to average them as the plain layer does."""
-        mean, variance = self.running_mean, self.running_var
+        mean, variance = self.buffer("running_mean"), self.buffer("running_var")
         if not self.track_running_stats or mean is None or variance is None:
             return None
         factor = self.momentum
@@ -115,7 +115,7 @@ class CompressedBatchNorm(Compressed):
 
     def normalized(self, x: Tensor, call: Normalizing) -> tuple[Tensor, Bypass | None]:
         """Return ``x`` normalised by the batch, recorded by autograd, and a way past this layer where ReLU may come."""
-        return normalized(x, self.weight, self.bias, call)
+        return normalized(x, self.parameter("weight"), self.parameter("bias"), call)
 
 
 class QBatchNorm1d(CompressedBatchNorm, nn.BatchNorm1d):
