@@ -10,6 +10,7 @@
 #include "arrays.h"
 #include "layout.h"
 #include "parallel.h"
+#include "ranges.h"
 #include "spread.h"
 
 namespace actnn {
@@ -119,9 +120,7 @@ struct RangesCall {
     const GroupKernels &groups;
     const ChannelKernels &kernels;
     int negative; // 0 affine, 1 zero-exact, 2 or more two-sided
-    actnn_channels channels;
-    const float *parameters[3]; // mean, inverse, threshold; NULL where the values are coded as they are
-    const float *weight[1];     // NULL where nothing is weighted
+    const RangeRule &rule;
 
     bool affine() const { return negative == 0; }
 };
@@ -129,8 +128,10 @@ struct RangesCall {
 class RangesReader {
   public:
     explicit RangesReader(const RangesCall &call) : call_(call), input_(call.sampling, call.input) {
-        if (call.parameters[0]) parameters_.emplace(call.channels, call.parameters);
-        if (call.weight[0]) weights_.emplace(call.channels, call.weight);
+        const RangeRule &rule = call.rule;
+        const float *const parameters[] = {rule.mean, rule.inverse, rule.threshold}, *const weights[] = {rule.weight};
+        if (rule.mean) parameters_.emplace(rule.channels, parameters);
+        if (rule.weight) weights_.emplace(rule.weighted, weights);
         std::fill_n(mask_, PLANE_BYTES, uint8_t{0xff});
     }
 
@@ -140,7 +141,8 @@ class RangesReader {
         const float *const values = input_.read(sample, index, buffer_);
         // without sides, every element is on the positive one
         uint8_t *const mask = weights_ && !call_.affine() ? mask_ : nullptr;
-        const Range range = parameters_ ? call_.kernels.range(values, parameters_->of(place, length), length, mask)
+        const int64_t counted = place + (call_.rule.over_samples ? sample * call_.sampling.elements() : 0);
+        const Range range = parameters_ ? call_.kernels.range(values, parameters_->of(counted, length), length, mask)
                                         : call_.groups.range(values, length, mask);
         const Sides squares = squares_of(range);
         const int positive = call_.affine() ? length : range.positive;
@@ -168,7 +170,7 @@ class RangesReader {
         const float *const weights = spread.arrays[0];
         if (spread.inner == 0) return call_.kernels.weigh(mask_, weights, length);
         Sides sum{};
-        visit_runs(call_.channels, place, length, [&](int64_t channel, int start, int stop) {
+        visit_runs(call_.rule.weighted, place, length, [&](int64_t channel, int start, int stop) {
             const int above = call_.groups.count(mask_, start, stop);
             sum.negative += static_cast<double>(weights[channel]) * (stop - start - above);
             sum.positive += static_cast<double>(weights[channel]) * above;
@@ -217,6 +219,26 @@ actnn_status check(int64_t samples, int64_t elements, int32_t simd, int32_t thre
 }
 
 } // namespace
+
+int32_t measure_ranges(const actnn_layout &layout, const RangeRule &rule, int32_t simd, int32_t threads, int64_t stride,
+                       const void *values, int32_t dtype, float *ranges) {
+    const int64_t samples = layout.samples, elements = layout.elements;
+    const actnn_status status = check(samples, elements, simd, threads, stride, values, dtype, ranges);
+    if (status != ACTNN_OK) return status;
+    if (samples == 0 || elements == 0) {
+        std::fill_n(ranges, 4 * samples, 0.0f);
+        return ACTNN_OK;
+    }
+    const GroupKernels &kernels = *kernels_of(simd);
+    const Sampling sampling(elements, stride);
+    const Input input(kernels, values, dtype);
+    const RangesCall call{sampling, input, kernels, channels_of(simd), layout.negative[MOST_BITS], rule};
+    measure<Ranges>(
+        sampling, samples, threads, [&] { return RangesReader(call); },
+        [&](int64_t sample, const Ranges &found) { found.write(sampling.factor(), ranges + 4 * sample); });
+    return ACTNN_OK;
+}
+
 } // namespace actnn
 
 using namespace actnn;
@@ -226,31 +248,12 @@ int32_t actnn_ranges(const actnn_layout *layout, const actnn_channels *channels,
                      int64_t stride, const void *values, int32_t dtype, float *ranges) {
     if (layout == nullptr) return ACTNN_BAD_ARGUMENT;
     const int64_t samples = layout->samples, elements = layout->elements;
-    const actnn_status status = check(samples, elements, simd, threads, stride, values, dtype, ranges);
-    if (status != ACTNN_OK) return status;
     if (channels ? !are_channels(channels, samples, elements) : normalization || weight) return ACTNN_BAD_ARGUMENT;
     const auto [slope, offset, mean, inverse, threshold] = normalization ? *normalization : actnn_normalization{};
-    if (samples == 0 || elements == 0) {
-        std::fill_n(ranges, 4 * samples, 0.0f);
-        return ACTNN_OK;
-    }
-    if (normalization && (!mean || !inverse || !threshold)) return ACTNN_BAD_ARGUMENT;
-
-    const GroupKernels &kernels = *kernels_of(simd);
-    const Sampling sampling(elements, stride);
-    const Input input(kernels, values, dtype);
-    const RangesCall call{sampling,
-                          input,
-                          kernels,
-                          channels_of(simd),
-                          layout->negative[MOST_BITS],
-                          channels ? *channels : actnn_channels{1, 1},
-                          {mean, inverse, threshold},
-                          {weight}};
-    measure<Ranges>(
-        sampling, samples, threads, [&] { return RangesReader(call); },
-        [&](int64_t sample, const Ranges &found) { found.write(sampling.factor(), ranges + 4 * sample); });
-    return ACTNN_OK;
+    if (normalization && samples > 0 && elements > 0 && (!mean || !inverse || !threshold)) return ACTNN_BAD_ARGUMENT;
+    const actnn_channels form = channels ? *channels : actnn_channels{1, 1};
+    const RangeRule rule{form, mean, inverse, threshold, false, form, weight};
+    return measure_ranges(*layout, rule, simd, threads, stride, values, dtype, ranges);
 }
 
 int32_t actnn_energy(int64_t samples, int64_t elements, int32_t simd, int32_t threads, int64_t stride,
