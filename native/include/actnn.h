@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 5
+#define ACTNN_ABI_VERSION 6
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
@@ -245,6 +245,64 @@ typedef struct {
 
 /* actnn_gradient_sums and actnn_gradient, with what leads from one to the other. */
 ACTNN_API int32_t actnn_batch_norm_backward(const actnn_layout *layout, const actnn_backward *call);
+
+/* Element e of a sample belongs to the row e / width, of values that are normalised together, and has the parameters
+ * e / inner % channels. */
+typedef struct {
+    int64_t width;
+    actnn_channels parameters;
+} actnn_rows;
+
+/* One call of a normalisation over rows in training: LayerNorm, RMSNorm, GroupNorm, InstanceNorm. */
+typedef struct {
+    actnn_rows rows;
+    double epsilon;
+    const void *gamma;       /* NULL stands for 1 */
+    const void *beta;        /* NULL stands for 0 */
+    float *saved;            /* the inverse deviation of each row of the batch */
+    float *workspace;
+    int32_t gamma_dtype, beta_dtype;
+    int32_t centred;         /* whether the mean of a row is subtracted from it */
+} actnn_row_norm;
+
+typedef struct {
+    actnn_row_norm layer;
+    int32_t simd, threads, dtype;
+    uint32_t key[4];
+    const void *values;
+    void *out; /* may be values */
+    uint8_t *buffer;
+} actnn_forward_row;
+
+typedef struct {
+    actnn_row_norm layer; /* beta and epsilon are not read */
+    int32_t simd, threads, dtype;
+    const uint8_t *buffer;
+    const void *grad;
+    float *grads;   /* NULL, or the gradients of gamma, then of beta */
+    void *out;      /* NULL, or the gradient of the input; may be grad */
+    int64_t stride; /* as in actnn_energy */
+    float *energy;  /* NULL, or one a sample: that of grad */
+} actnn_backward_row;
+
+/* Floats of workspace that actnn_row_norm_forward and actnn_row_norm_backward need. */
+ACTNN_API int64_t actnn_row_forward_workspace(const actnn_layout *layout, const actnn_rows *rows);
+ACTNN_API int64_t actnn_row_backward_workspace(const actnn_layout *layout, const actnn_rows *rows);
+
+/* With mean (0 where rows are not centred) and variance of each row: inverse = 1 / sqrt(variance + epsilon), the coded
+ * value v = (x - mean) * inverse, the output v * gamma + beta, each a single float32 operation. Sums are float32, over
+ * the parts of a row that lie in one group each: element i of a part goes to sum i % 32, these 32 are added up by halves
+ * (i and i + 16, then i and i + 8, ...), and so are the (width - 1) / 256 + 2 sums of the parts, of which the last may
+ * be 0. With a division (which may be NULL), ranges of v are measured, weighted by gamma * gamma, and divided. Only
+ * affine codes are made. */
+ACTNN_API int32_t actnn_row_norm_forward(const actnn_layout *layout, const actnn_division *division,
+                                         const actnn_forward_row *call);
+
+/* With w = grad * gamma and v decoded: out = (w * (1 + noise / width) - (v * mean(w * v) + mean(w))) * inverse, means
+ * being those of the row, summed as above, mean(w) 0 where rows are not centred, and noise the variance of v: a product
+ * of v with a mean that contains it would be biased by as much. The gradients of gamma and beta are sums of grad * v and
+ * of grad, independent of the number of threads. */
+ACTNN_API int32_t actnn_row_norm_backward(const actnn_layout *layout, const actnn_backward_row *call);
 
 /* Max pooling over two axes (one-dimensional pooling has height 1): positions within windows, row by row, go into an
  * index code of `bits` planes in the memory order of the output. NaN wins, as in the frameworks. */

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actnn.errors import FormatError, UnsupportedError
 from actnn.format import Layout, Part
 from actnn.kernels.blocks import Block, DividedLayout, Division, Span
-from actnn.kernels.forms import Array, BatchNorm, ChannelAffine, Channels, Normalization, OutputAffine, Pool, Status
+from actnn.kernels.forms import (
+    Array,
+    BatchNorm,
+    ChannelAffine,
+    Channels,
+    Normalization,
+    OutputAffine,
+    Pool,
+    RowNorm,
+    Rows,
+    Status,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +42,8 @@ __all__ = [
     "Normalization",
     "OutputAffine",
     "Pool",
+    "RowNorm",
+    "Rows",
     "Span",
     "Status",
     "check_buffer",
@@ -348,6 +361,46 @@ class Backend(Protocol):
         second row of ``saved`` the mean. With ``sums``, the gradients of gamma and beta of all processes, only ``out``
         is written. The energy of ``grad``, by ``stride``, goes to ``energy`` where that is given. Comes to
         ``gradient_sums``, the rules of ``reference.batch_norm`` and ``gradient``, bit for bit.
+        """
+
+    def row_norm(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        layout: AnyLayout,
+        normalization: RowNorm,
+        key: Key,
+        buffer: Array,
+        division: Division | None = None,
+    ) -> None:
+        """Write ``v * gamma + beta`` to ``out``, the code of v to ``buffer`` and inverse deviations to ``saved``.
+
+        With the mean of its row, or 0 where rows are not centred, ``v = (x - mean) * inverse``; ``out`` may be
+        ``values``. With ``division``, ranges of v are measured weighted by the squares of gamma, and divided as
+        ``encode`` does. Comes to the rules of ``reference.row_norm``, ``ranges`` and ``encode``, bit for bit. Raises
+        UnsupportedError for a code that is not affine.
+        """
+
+    def row_norm_backward(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        code: Array,
+        layout: AnyLayout,
+        normalization: RowNorm,
+        grads: Array | None,
+        out: Array | None,
+        stride: int = 1,
+        energy: Span | None = None,
+    ) -> None:
+        """Write the gradients of gamma and beta to ``grads`` (2, parameters), and that of the input to ``out``.
+
+        Either may be None; ``out`` may be ``grad``. With v the decoded value and ``w = grad * gamma``, the gradient of
+        the input is ``inverse * (w * (1 + noise / width) - (v * mean(w * v) + mean(w)))``, means being those of the
+        row, that of w 0 where rows are not centred. A mean that contains v correlates with it: without the variance of
+        v, the noise, the product would be biased. The energy of ``grad``, by ``stride``, goes to ``energy`` where that
+        is given. Comes to the rules of ``reference.row_norm``, ``out`` bit for bit and ``grads`` but for rounding.
         """
 
 

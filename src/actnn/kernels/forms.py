@@ -87,6 +87,44 @@ class BatchNorm:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """How a sample divides into rows of ``width`` consecutive elements that are normalised together.
+
+    Element e has the parameter ``e // inner % parameters``: with D the elements of a row, LayerNorm has (D, D, 1), and
+    GroupNorm over H*W positions of C channels (C / groups * H*W, C, H*W).
+    """
+
+    width: int
+    parameters: int
+    inner: int
+
+    @property
+    def channels(self) -> Channels:
+        """The parameters as channels."""
+        return Channels(self.parameters, self.inner)
+
+
+class RowNorm:
+    """One call of a normalisation over rows in training: its parameters, and what forward leaves for backward.
+
+    Arrays are contiguous: gamma and beta of any float, one number a parameter, None for 1 and 0; ``saved`` float32, the
+    inverse deviation of each row of the batch. Rows that are not ``centred`` keep their mean, as those of RMSNorm.
+    """
+
+    __slots__ = ("beta", "centred", "epsilon", "gamma", "rows", "saved")
+
+    def __init__(
+        self, rows: Rows, epsilon: float, centred: bool, gamma: Array | None, beta: Array | None, saved: Array
+    ) -> None:
+        self.rows = rows
+        self.epsilon = epsilon
+        self.centred = centred
+        self.gamma = gamma
+        self.beta = beta
+        self.saved = saved
+
+
+@dataclass(frozen=True)
 class Pool:
     """A max pooling over one to three axes: one number an axis, ``bits`` planes of positions within a window."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actnn.errors import FormatError, UnsupportedError
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 SIMD = ("scalar", "avx2")
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
 RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
@@ -51,6 +51,10 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_backward_workspace": (_POINTER, _POINTER),
     "actnn_batch_norm_forward": (_POINTER, _POINTER, _POINTER),
     "actnn_batch_norm_backward": (_POINTER, _POINTER),
+    "actnn_row_forward_workspace": (_POINTER, _POINTER),
+    "actnn_row_backward_workspace": (_POINTER, _POINTER),
+    "actnn_row_norm_forward": (_POINTER, _POINTER, _POINTER),
+    "actnn_row_norm_backward": (_POINTER, _POINTER),
     "actnn_max_pool": (_POINTER, _INT32, _POINTER, _INT32, _POINTER, _POINTER),
     "actnn_max_pool_backward": (_POINTER, _INT32, _POINTER, _POINTER, _INT32, _POINTER),
     "actnn_copy": (_INT64, _INT64, _INT32, _POINTER, _POINTER),

@@ -20,6 +20,8 @@ from actnn.kernels.contract import (
     Normalization,
     OutputAffine,
     Pool,
+    RowNorm,
+    Rows,
 )
 from actnn.kernels.reference.division import relief
 
@@ -34,6 +36,11 @@ POOL = struct.Struct("@6q8iii")
 _LAYER = "qqqdd7P5i4x"
 FORWARD = struct.Struct(f"@{_LAYER}3i4IPPP")
 BACKWARD = struct.Struct(f"@{_LAYER}5iPPPPPqP")
+ROWS = struct.Struct("@qqq")
+# the layer of both is actnn_row_norm: 11 members, filled up likewise
+_ROW_LAYER = "qqqd4P3i4x"
+FORWARD_ROW = struct.Struct(f"@{_ROW_LAYER}3i4IPPP")
+BACKWARD_ROW = struct.Struct(f"@{_ROW_LAYER}3iPPPPqP")
 AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 EVENLY = (0.0, 0.0, 0.0, 0.0)
 RELIEF_STEPS = 7
@@ -128,6 +135,29 @@ def layer_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tu
         0 if mean is None else codes[mean.dtype],
         0 if variance is None else codes[variance.dtype],
         normalization.unbiased,
+    )
+
+
+def c_rows(rows: Rows) -> bytes:
+    """Return ``actnn_rows``."""
+    return ROWS.pack(rows.width, rows.parameters, rows.inner)
+
+
+def row_fields(arrays: Arrays, normalization: RowNorm, workspace: int) -> tuple[Any, ...]:
+    """Return the members of ``actnn_row_norm``."""
+    rows, gamma, beta = normalization.rows, normalization.gamma, normalization.beta
+    return (
+        rows.width,
+        rows.parameters,
+        rows.inner,
+        normalization.epsilon,
+        0 if gamma is None else arrays.pointer(gamma),
+        0 if beta is None else arrays.pointer(beta),
+        arrays.pointer(normalization.saved),
+        workspace,
+        0 if gamma is None else arrays.codes[gamma.dtype],
+        0 if beta is None else arrays.codes[beta.dtype],
+        normalization.centred,
     )
 
 

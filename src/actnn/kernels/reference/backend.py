@@ -15,10 +15,11 @@ from actnn.kernels.contract import (
     Normalization,
     OutputAffine,
     Pool,
+    RowNorm,
     Span,
     check_buffer,
 )
-from actnn.kernels.reference import batch_norm, codes, division, passes, pooling, sampling
+from actnn.kernels.reference import batch_norm, codes, division, passes, pooling, row_norm, sampling
 
 
 class Reference:
@@ -199,6 +200,33 @@ class Reference:
         batch_norm.backward(
             *(self, arrays, grad, code, layout, normalization, rectified, of_input, grads, out, sums, stride, energy)
         )
+
+    def row_norm(
+        self,
+        arrays: Arrays,
+        values: Array,
+        out: Array,
+        layout: AnyLayout,
+        normalization: RowNorm,
+        key: Key,
+        buffer: Array,
+        division: Division | None = None,
+    ) -> None:
+        row_norm.forward(self, arrays, values, out, layout, normalization, key, buffer, division)
+
+    def row_norm_backward(
+        self,
+        arrays: Arrays,
+        grad: Array,
+        code: Array,
+        layout: AnyLayout,
+        normalization: RowNorm,
+        grads: Array | None,
+        out: Array | None,
+        stride: int = 1,
+        energy: Span | None = None,
+    ) -> None:
+        row_norm.backward(self, arrays, grad, code, layout, normalization, grads, out, stride, energy)
 
 
 def written(arrays: Arrays, code: Array, buffer: Array | None) -> Array:
