@@ -198,8 +198,12 @@ int32_t actnn_row_norm_forward(const actnn_layout *layout, const actnn_division 
     if (layout == nullptr || given == nullptr) return ACTNN_BAD_ARGUMENT;
     const auto &[layer, simd, threads, dtype, key_words, values, out, buffer] = *given;
     actnn_layout chosen = *layout;
-    // widths that are still to be divided say nothing yet
-    if (division) chosen.sample_bits = nullptr, chosen.sample_offsets = nullptr, chosen.bits = division->least_bits;
+    if (division) {
+        // widths that are still to be divided say nothing yet
+        chosen.bits = division->least_bits;
+        chosen.sample_bits = nullptr;
+        chosen.sample_offsets = nullptr;
+    }
     RowCall call;
     if (const actnn_status status = read_row_call(&chosen, layer, simd, threads, dtype, buffer, call);
         status != ACTNN_OK) {
