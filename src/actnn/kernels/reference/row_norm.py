@@ -39,7 +39,7 @@ def check_rows(layout: AnyLayout, normalization: RowNorm) -> None:
     if layout.family not in (AFFINE, NORMALIZED):
         raise UnsupportedError(
             f"a {layout.family.name} code of normalised rows was asked for: expected an affine one, since rows have no "
-            "sides that readers share. Take FAMILIES['affine'] or FAMILIES['normalized']."
+            f"sides that readers share. Take FAMILIES['affine'] or FAMILIES['normalized']."
         )
     count = layout.samples * elements
     period = rows.parameters * rows.inner
