@@ -14,6 +14,7 @@ from z_tests import check_unbiased
 from actnn.errors import UnsupportedError
 from actnn.operations.kept import keep
 from actnn.session.site import Site
+from actnn.torch.functions.activation import dropout
 from actnn.torch.functions.softmax import log_softmax, softmax
 from actnn.torch.tensors import ARRAYS
 
@@ -175,3 +176,20 @@ def test_an_overflow_shows_in_the_gradient():
     (found,) = gradients(lambda x: softmax(site, x, -1), [x], torch.randn(SHAPE))[1:]
     assert found[0, 0, 0].isnan().all()
     assert found[1:].isfinite().all()
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("store", [False, True])
+def test_a_reader_behind_a_dropout_finds_the_code_of_the_probabilities(inplace, store):
+    site = site_of(8, swap=store)
+    session = site.session
+    behind, reader = session.site("dropout", "dropout"), session.site("product", "matmul")
+    y = softmax(site, logits((64, 8, 32, 32)).requires_grad_(), -1)
+    dropped = dropout(behind, y, 0.3, inplace)
+    kept = keep(ARRAYS, dropped, reader, training=True)
+    assert {row.layer: row.readers for row in session.report().rows} == {"probabilities": ("product",), "dropout": ()}
+    for parts in ([range(64)], [range(20), range(20, 64)]):
+        read = kept.reading.parts(reader, kept.tensors, dropped.detach(), parts)
+        decoded = torch.cat([values for _, values in read])
+        close_tensors(decoded, dropped.detach(), 0.03)
+        assert torch.equal(decoded == 0, dropped == 0)
