@@ -158,10 +158,10 @@ def test_a_map_behind_does_not_count_the_output_again():
 
 def test_inputs_that_are_one_tensor_have_noise_of_their_own():
     sites, x = AttentionSites.of(session_of(2), "attention"), torch.randn(BATCH, HEADS, QUERIES, WIDTH)
-    exact = gradients(lambda own: F.scaled_dot_product_attention(own, own, own), [x])[1]
-    draws = [gradients(lambda own: attention(sites, own, own, own), [x])[1] for _ in range(100)]
-    bias, _ = squared_bias(torch.stack(draws).numpy(), exact.numpy())
-    assert bias < 1e-3
+    x = x.requires_grad_() * 1
+    saved = saved_tensors(lambda: attention(sites, x, x, x))
+    keys = {bytes(code[:16].tolist()) for code in saved}
+    assert len(saved) == len(keys) == 3
 
 
 def test_a_code_that_is_there_serves_attention_too():

@@ -114,13 +114,14 @@ class AttentionFunction(Function):
         for part in parts:
             samples = None if len(parts) == 1 else part
             query, key, value = ctx.inputs.decoded(fetched, NAMES[grad.dtype], samples)
-            noise = ctx.inputs.variances(fetched, (query, key), samples, scale)
+            noisy = ctx.inputs.noisy(fetched, (query, key), scale)
+            variances = ctx.inputs.variances(fetched, (query, key), samples) if noisy else None
             if value is None:
                 # its values do not matter to its own gradient
                 value = grad.new_zeros(ctx.shapes[2] if samples is None else (len(part), *ctx.shapes[2][1:]))
             own_mask = mask if samples is None else mask_of(mask, part, grad.dim())
             of_part = grad if samples is None else samples_of(grad, part)
-            found = again.gradients((query, key, value), own_mask, of_part, noise)
+            found = again.gradients((query, key, value), own_mask, of_part, variances)
             collect(gradients, found, part, parts, sums_mask=own_mask is mask)
         return *gradients, None, None, None, None
 
