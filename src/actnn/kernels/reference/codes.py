@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actnn.format import GROUP, KEY_BYTES, PLANE_BYTES, SCALE_BYTES, Part, Rounding, index_bytes, plane_bytes
+from actnn.format import GROUP, KEY_BYTES, PLANE_BYTES, SCALE_BYTES, Curve, Part, Rounding, index_bytes, plane_bytes
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Key
+from actnn.kernels.reference.curves import MOST_BENT, TWELFTH, asinh, gain, group_unit, sinh
 from actnn.kernels.reference.numbers import (
     HALF,
     bfloat16_down,
@@ -110,20 +111,25 @@ def quantize(arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int
     """Return the stored scales (S, G, scales) as bfloat16 bits, and the words (S, G, E)."""
     negative = layout.family.negative[bits]
     positive = 2**bits - negative
-    low, high = arrays.amin(x), arrays.amax(x)
+    u, unit = bend(arrays, x, layout)
+    low, high = arrays.amin(u), arrays.amax(u)
     if layout.family.affine:
         zero = bfloat16_down(arrays, low)
         base = bfloat16_value(arrays, zero)
         stored = arrays.stack([zero, bfloat16_scale(arrays, high - base)], -1)
-        offset = x - base[..., None]
+        offset = u - base[..., None]
     else:
         stored = arrays.stack([bfloat16_scale(arrays, -low), bfloat16_scale(arrays, high)], -1)
-        offset = abs(x)
+        offset = abs(u)
     scales = bfloat16_value(arrays, stored)
-    finite = arrays.cast(arrays.isfinite(scales), "int64").sum(-1) == 2
-    finite = arrays.cast(finite, "int64") * arrays.amin(arrays.cast(arrays.isfinite(x), "int64"))
+    stored = arrays.concatenate([stored[..., 2 - layout.family.sides :], *unit], -1)
+    finite = arrays.amin(arrays.cast(arrays.isfinite(bfloat16_value(arrays, stored)), "int64"))
+    for values in (x, u, scales):
+        finite = finite * arrays.amin(arrays.cast(arrays.isfinite(values), "int64"))
+    if layout.family.curve is Curve.ASINH:
+        finite = finite * arrays.amin(arrays.cast(abs(u) <= MOST_BENT, "int64"))
     sound = finite[..., None] == 1
-    stored = arrays.where(sound, stored, POISON)[..., 2 - layout.family.scales :]
+    stored = arrays.where(sound, stored, POISON)
 
     level = fixed_point(arrays, offset, scales[..., 1:], positive)
     if layout.family.affine:
@@ -132,6 +138,19 @@ def quantize(arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int
     step = (arrays.where(side == 1, level, below) + noise) >> 16
     step = arrays.where(sound, step, 0)
     return stored, arrays.where(side == 1, negative + step, negative - 1 - step)
+
+
+def bend(arrays: Arrays, x: Array, layout: AnyLayout) -> tuple[Array, list[Array]]:
+    """Return what is coded of values (S, G, E), and the unit (S, G, 1) as bfloat16 bits where one is stored."""
+    if layout.family.curve is Curve.LINEAR:
+        return x, []
+    if layout.family.curve is Curve.ROOT:
+        return arrays.sqrt(x), []
+    if not layout.family.unit:
+        return asinh(arrays, x), []
+    places = arrays.arange(0, layout.groups * GROUP, x).reshape(layout.groups, GROUP)
+    unit = group_unit(arrays, x, arrays.cast(places < layout.elements, "float32"))
+    return asinh(arrays, x * divide(1.0, unit)), [arrays.float_bits(unit) >> 16]
 
 
 def fixed_point(arrays: Arrays, offset: Array, scale: Array, levels: int) -> Array:
@@ -152,18 +171,38 @@ def dequantize(
     """Return the values (S, G, E) that words stand for; ``scales`` is (S, G, 1, scales)."""
     negative = layout.family.negative[bits]
     positive = 2**bits - negative
+    unit = scales[..., -1] if layout.family.unit else None
+    scales = scales[..., : layout.family.sides]
     dither = HALF - 2 * noise if layout.rounding is Rounding.DITHER else 0 * noise
     step = divide(scales[..., -1], 2.0 * STEP * (positive - 1))
+    wide = divide(scales[..., -1], float(positive - 1))
     if layout.family.affine:
-        return scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
+        u = scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
+        return unbend(arrays, u, unit, wide, layout)
     nothing = 0 * scales[..., -1]
     side = words >= negative
     levels = arrays.where(side, words - negative, negative - 1 - words)
     position = arrays.cast(2 * STEP * levels + dither, "float32")
+    above = unbend(arrays, position * step, unit, wide, layout)
     if part is Part.POSITIVE:
-        return arrays.where(side, position * step, nothing)
+        return arrays.where(side, above, nothing)
     below = divide(scales[..., 0], 2.0 * STEP * (negative - 1)) if negative > 1 else nothing
-    return position * arrays.where(side, step, -below)
+    wide = divide(scales[..., 0], float(negative - 1)) if negative > 1 else nothing
+    return arrays.where(side, above, unbend(arrays, position * -below, unit, wide, layout))
+
+
+def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: AnyLayout) -> Array:
+    """Return the values (S, G, E) that were coded as ``u``; unit and step are (S, G, 1).
+
+    With dither, u is uniform over one step about what was coded, and what that adds on average is taken away.
+    """
+    dithered = layout.rounding is Rounding.DITHER
+    if layout.family.curve is Curve.LINEAR:
+        return u
+    if layout.family.curve is Curve.ROOT:
+        return u * u - step * step * TWELFTH if dithered else u * u
+    unit = 0.0 * step + 1.0 if unit is None else unit
+    return sinh(arrays, u) * (unit * gain(arrays, step * 0.5) if dithered else unit)
 
 
 def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
