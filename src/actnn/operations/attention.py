@@ -73,13 +73,15 @@ class Inputs:
             for site, reading, own in zip(self._sites, self._readings, fetched, strict=True)
         ]
 
-    def noisy(self, fetched: Sequence[list[Array]], decoded: Sequence[Array], scale: float) -> bool:
+    def noisy(
+        self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None, scale: float
+    ) -> bool:
         """Tell whether noise in queries and keys counts in their products times ``scale``."""
         noise = 0.0
         for place, other in ((0, decoded[1]), (1, decoded[0])):
             reading = self._readings[place]
             assert reading is not None
-            if own := mean_variance(reading, fetched[place][0]):
+            if own := mean_variance(reading, fetched[place][0], decoded[place], samples):
                 values = reading.order.tensors.cast(other, "float32").reshape(-1)
                 squared_length = float(values @ values) / max(1, len(values)) * other.shape[-1]
                 noise += scale * scale * own * squared_length

@@ -1,6 +1,6 @@
 """Softmax, and its logarithm.
 
-Keeps: a code of the probabilities p.
+Keeps: a code of the probabilities p, along their square root: small ones, which are most, have the finer steps.
 Shares: the code of a softmax with its readers, such as the product with values in an attention.
 Reads in backward: the decoded probabilities, p (g - Σ p g) for a softmax and g - p Σ g for its logarithm.
 Noise: the gradient of a softmax is quadratic in p, so that decoding alone would take Var(p̃) g from it on average. The
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actnn.format import AFFINE, Family, Rounding
+from actnn.format import AFFINE, ROOT, Family, Rounding
 from actnn.kernels.contract import Array
 from actnn.operations.kept import Kept, Reading, itself, reading_of
 from actnn.operations.variances import variance
@@ -19,7 +19,8 @@ from actnn.session.plans import code_plan
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
-FAMILIES: dict[Rounding, Family] = dict.fromkeys(Rounding, AFFINE)
+# along a curve the mean of two levels is not the value between them
+FAMILIES: dict[Rounding, Family] = {Rounding.DITHER: ROOT, Rounding.STOCHASTIC: AFFINE, Rounding.NEAREST: ROOT}
 
 
 def keep_probabilities(tensors: Tensors, p: Array, site: Site, exact_bytes: int = 0, batched: bool = True) -> Kept:

@@ -114,7 +114,7 @@ class AttentionFunction(Function):
         for part in parts:
             samples = None if len(parts) == 1 else part
             query, key, value = ctx.inputs.decoded(fetched, NAMES[grad.dtype], samples)
-            noisy = ctx.inputs.noisy(fetched, (query, key), scale)
+            noisy = ctx.inputs.noisy(fetched, (query, key), samples, scale)
             variances = ctx.inputs.variances(fetched, (query, key), samples) if noisy else None
             if value is None:
                 # its values do not matter to its own gradient
