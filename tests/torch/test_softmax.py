@@ -67,6 +67,14 @@ def test_the_mean_gradient_is_exact(plain, ours, bits, dim, level):
 
 
 @kinds
+@pytest.mark.parametrize("rounding", ["dither", "stochastic", "nearest"])
+def test_every_rounding_has_the_gradient(plain, ours, rounding):
+    site, x, grad = site_of(8, rounding=rounding), logits(), torch.randn(SHAPE)
+    exact, found = (gradients(call, [x], grad)[1] for call in (lambda x: plain(x, -1), lambda x: ours(site, x, -1)))
+    close_tensors(found, exact, 0.03)
+
+
+@kinds
 def test_parts_of_the_batch_give_what_the_whole_does(plain, ours):
     x, grad = logits(), torch.randn(SHAPE)
     sites = [site_of(4, pipeline_threshold=threshold) for threshold in (None, 1 << 13)]

@@ -22,6 +22,9 @@ from actnn.session.tensors import Tensors
 # along a curve the mean of two levels is not the value between them
 FAMILIES: dict[Rounding, Family] = {Rounding.DITHER: ROOT, Rounding.STOCHASTIC: AFFINE, Rounding.NEAREST: ROOT}
 
+# arrays of the size of the decoded probabilities that are there together while a gradient is computed
+TEMPORARIES = 4
+
 
 def keep_probabilities(tensors: Tensors, p: Array, site: Site, exact_bytes: int = 0, batched: bool = True) -> Kept:
     """Return a code of probabilities, or themselves where that would not be larger.
@@ -63,7 +66,8 @@ def gradient(rule: Rule, site: Site, reading: Reading, saved: Sequence[Array], g
     parts = [range(samples)]
     if order.batched and axis:
         decoded_bytes = 4 * samples * elements
-        parts = site.session.pieces(samples, decoded_bytes, decoded_bytes if tensors.on_host(grad) else 0)
+        working_bytes = TEMPORARIES * decoded_bytes if tensors.on_host(grad) else 0
+        parts = site.session.pieces(samples, decoded_bytes, working_bytes)
 
     def of_part(part: range | None, own: Array) -> Array:
         p = reading.value(site, [buffer], "float32", part)
