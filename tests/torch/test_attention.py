@@ -10,6 +10,7 @@ import torch
 from hand_made_sessions import exact_bytes, gradients, kept_bytes, saved_tensors, session_of
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch_framework import close_tensors, same_tensors
 from z_tests import squared_bias
 
@@ -259,3 +260,20 @@ def test_the_bias_of_five_bits_is_lost_in_noise():
         samples = np.stack([draw[place].numpy() for draw in draws])
         bias, error = squared_bias(samples, exact[place].numpy())
         assert bias < 2 * error, f"{name}: squared bias {bias:.2g}, error {error:.2g}"
+
+
+def test_a_checkpointed_block_computes_attention_anew():
+    sites, inputs = fine_sites(), [x.requires_grad_() for x in heads()]
+    exact = torch.autograd.grad(F.scaled_dot_product_attention(*inputs).square().sum(), inputs)
+    y = checkpoint(lambda *own: attention(sites, *[x * 1 for x in own]), *inputs, use_reentrant=False)
+    for found, expected in zip(torch.autograd.grad(y.square().sum(), inputs), exact, strict=True):
+        close_tensors(found, expected, 0.02)
+
+
+def test_an_overflow_shows_in_the_gradient():
+    sites, inputs = fine_sites(), heads()
+    inputs[0][1, 2, 3, 4] = float("inf")
+    grad = torch.randn(BATCH, HEADS, QUERIES, WIDTH)
+    found = gradients(lambda *own: attention(sites, *own), inputs, grad)
+    assert found[1][1, 2, 3].isnan().all()
+    assert found[1][0].isfinite().all()
