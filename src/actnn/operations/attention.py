@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from actnn.format import AFFINE, MAX_BITS
 from actnn.kernels.contract import Array
-from actnn.operations.kept import Kept, Reading, counted_once, encode, itself, keep
+from actnn.operations.kept import Kept, Reading, counted_once, encode, keep
 from actnn.operations.variances import mean_variance, variance
 from actnn.session.session import Session
 from actnn.session.site import Site
@@ -111,7 +111,7 @@ def keep_inputs(
             kept.append(None)
             continue
         own = keep(tensors, x, site, training=True)
-        if any(own is not None and other is not None and own.tensors[0] is other.tensors[0] for other in kept):
-            own = encode(tensors, x, tensors.form(x), site, AFFINE) or itself(tensors, x, site)
+        if any(other is not None and own.tensors[0] is other.tensors[0] for other in kept):
+            own = encode(tensors, x, tensors.form(x), site, AFFINE) or own
         kept.append(own)
     return kept

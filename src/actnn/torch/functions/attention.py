@@ -146,8 +146,9 @@ def parts_of_batch(ctx: Any, grad: Tensor, mask: Tensor | None) -> list[range]:
 
 def mask_of(mask: Tensor | None, part: range, axes: int) -> Tensor | None:
     """Return the mask of a part of the batch: some of its samples, or the whole of one that serves all samples."""
-    serves_all = mask is None or mask.dim() < axes or mask.shape[0] == 1
-    return mask if mask is None or serves_all else samples_of(mask, part)
+    if mask is None or mask.dim() < axes or mask.shape[0] == 1:
+        return mask
+    return samples_of(mask, part)
 
 
 class Recomputation:
