@@ -1,4 +1,4 @@
-// The curves along which values are coded: docs/format.md, section 5, one number at a time.
+// The curves along which values are coded: docs/format.md, section 10, one number at a time.
 //
 // Every operation is a single one of float32, never fused, in this order on every instruction set.
 #pragma once

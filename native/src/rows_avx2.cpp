@@ -100,8 +100,8 @@ Extremes normalize(const float *x, float mean, float inverse, const float *gamma
 
 void encode_group(const Words &words, GroupKey key, const Extremes &extremes, const float *v, const float *x,
                   const float *y, int length, uint8_t *scales, uint8_t *planes) {
-    if (length == GROUP) {
-        encode_within(words, key, extremes, v, {x, y}, scales, planes);
+    if (length == GROUP && words.curve == ACTNN_LINEAR) {
+        encode_within(words, key, extremes, v, {x, y}, nullptr, scales, planes);
     } else {
         encode(words, key, v, nullptr, length, scales, planes);
     }

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from actnn.format import AFFINE, MAX_BITS
 from actnn.kernels.contract import Array
-from actnn.operations.kept import Kept, Reading, counted_once, encode, itself, keep
-from actnn.operations.variances import variance
+from actnn.operations.kept import Kept, Reading, counted_once, encode, keep
+from actnn.operations.variances import mean_variance, variance
 from actnn.session.session import Session
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
@@ -73,23 +73,30 @@ class Inputs:
             for site, reading, own in zip(self._sites, self._readings, fetched, strict=True)
         ]
 
-    def variances(
-        self, fetched: Sequence[list[Array]], decoded: Sequence[Array | None], samples: range | None, scale: float
-    ) -> list[Array | None] | None:
-        """Return the variances of queries and keys; None where their noise does not count in the logits."""
-        found, noise = [], 0.0
-        for place in range(2):
-            reading, values, other = self._readings[place], decoded[place], decoded[1 - place]
+    def noisy(
+        self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None, scale: float
+    ) -> bool:
+        """Tell whether noise in queries and keys counts in their products times ``scale``."""
+        noise = 0.0
+        for place, other in ((0, decoded[1]), (1, decoded[0])):
+            reading = self._readings[place]
             assert reading is not None
-            assert values is not None
-            assert other is not None
-            own = variance(reading, fetched[place][0], values, samples)
-            if own is not None:
-                tensors = reading.order.tensors
-                energy = (tensors.cast(other, "float32") ** 2).sum(-1).mean()
-                noise += scale * scale * float(energy * own.mean())
-            found.append(own)
-        return found if noise > LEAST_VARIANCE else None
+            if own := mean_variance(reading, fetched[place][0], decoded[place], samples):
+                values = reading.order.tensors.cast(other, "float32").reshape(-1)
+                squared_length = float(values @ values) / max(1, len(values)) * other.shape[-1]
+                noise += scale * scale * own * squared_length
+        return noise > LEAST_VARIANCE
+
+    def variances(
+        self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None
+    ) -> list[Array | None]:
+        """Return the variances of queries and keys; None where they are not known."""
+        found = []
+        for place, values in enumerate(decoded[:2]):
+            reading = self._readings[place]
+            assert reading is not None
+            found.append(variance(reading, fetched[place][0], values, samples))
+        return found
 
 
 def keep_inputs(
@@ -104,7 +111,7 @@ def keep_inputs(
             kept.append(None)
             continue
         own = keep(tensors, x, site, training=True)
-        if any(own is not None and other is not None and own.tensors[0] is other.tensors[0] for other in kept):
-            own = encode(tensors, x, tensors.form(x), site, AFFINE) or itself(tensors, x, site)
+        if any(other is not None and own.tensors[0] is other.tensors[0] for other in kept):
+            own = encode(tensors, x, tensors.form(x), site, AFFINE) or own
         kept.append(own)
     return kept

@@ -1,6 +1,6 @@
 """Softmax, and its logarithm.
 
-Keeps: a code of the probabilities p.
+Keeps: a code of the probabilities p, along their square root: small ones, which are most, have the finer steps.
 Shares: the code of a softmax with its readers, such as the product with values in an attention.
 Reads in backward: the decoded probabilities, p (g - Σ p g) for a softmax and g - p Σ g for its logarithm.
 Noise: the gradient of a softmax is quadratic in p, so that decoding alone would take Var(p̃) g from it on average. The
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actnn.format import AFFINE, Family, Rounding
+from actnn.format import AFFINE, ROOT, Family, Rounding
 from actnn.kernels.contract import Array
 from actnn.operations.kept import Kept, Reading, itself, reading_of
 from actnn.operations.variances import variance
@@ -19,7 +19,11 @@ from actnn.session.plans import code_plan
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
-FAMILIES: dict[Rounding, Family] = dict.fromkeys(Rounding, AFFINE)
+# along a curve the mean of two levels is not the value between them
+FAMILIES: dict[Rounding, Family] = {Rounding.DITHER: ROOT, Rounding.STOCHASTIC: AFFINE, Rounding.NEAREST: ROOT}
+
+# arrays of the size of the decoded probabilities that are there together while a gradient is computed
+TEMPORARIES = 4
 
 
 def keep_probabilities(tensors: Tensors, p: Array, site: Site, exact_bytes: int = 0, batched: bool = True) -> Kept:
@@ -62,7 +66,8 @@ def gradient(rule: Rule, site: Site, reading: Reading, saved: Sequence[Array], g
     parts = [range(samples)]
     if order.batched and axis:
         decoded_bytes = 4 * samples * elements
-        parts = site.session.pieces(samples, decoded_bytes, decoded_bytes if tensors.on_host(grad) else 0)
+        working_bytes = TEMPORARIES * decoded_bytes if tensors.on_host(grad) else 0
+        parts = site.session.pieces(samples, decoded_bytes, working_bytes)
 
     def of_part(part: range | None, own: Array) -> Array:
         p = reading.value(site, [buffer], "float32", part)

@@ -1,4 +1,4 @@
-"""The curves of docs/format.md, section 5: single float32 operations, so that every backend has the same bits."""
+"""The curves of docs/format.md, section 10: single float32 operations, so that every backend has the same bits."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.session import families
 from actnn.torch.door.maps import coded
 from actnn.torch.door.mode import DECLINED, Frame, Rule
-from actnn.torch.functions.activation import DropoutFunction, RectifierFunction, bypassed
+from actnn.torch.functions import activation
+from actnn.torch.functions.activation import RectifierFunction, bypassed
 from actnn.torch.functions.smooth import smooth
 from actnn.torch.tensors import ARRAYS
 
@@ -114,7 +115,7 @@ def dropout(
     if not (training and p > 0 and coded(input) and input.requires_grad):
         return DECLINED
     site = frame.site(frame.count("dropout"))
-    return DropoutFunction.apply(input, site, p, inplace)
+    return activation.dropout(site, input, p, inplace)
 
 
 IN_PLACE = (torch.relu_, Tensor.relu_)

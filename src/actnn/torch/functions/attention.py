@@ -114,13 +114,14 @@ class AttentionFunction(Function):
         for part in parts:
             samples = None if len(parts) == 1 else part
             query, key, value = ctx.inputs.decoded(fetched, NAMES[grad.dtype], samples)
-            noise = ctx.inputs.variances(fetched, (query, key), samples, scale)
+            noisy = ctx.inputs.noisy(fetched, (query, key), samples, scale)
+            variances = ctx.inputs.variances(fetched, (query, key), samples) if noisy else None
             if value is None:
                 # its values do not matter to its own gradient
                 value = grad.new_zeros(ctx.shapes[2] if samples is None else (len(part), *ctx.shapes[2][1:]))
             own_mask = mask if samples is None else mask_of(mask, part, grad.dim())
             of_part = grad if samples is None else samples_of(grad, part)
-            found = again.gradients((query, key, value), own_mask, of_part, noise)
+            found = again.gradients((query, key, value), own_mask, of_part, variances)
             collect(gradients, found, part, parts, sums_mask=own_mask is mask)
         return *gradients, None, None, None, None
 
@@ -145,8 +146,9 @@ def parts_of_batch(ctx: Any, grad: Tensor, mask: Tensor | None) -> list[range]:
 
 def mask_of(mask: Tensor | None, part: range, axes: int) -> Tensor | None:
     """Return the mask of a part of the batch: some of its samples, or the whole of one that serves all samples."""
-    serves_all = mask is None or mask.dim() < axes or mask.shape[0] == 1
-    return mask if mask is None or serves_all else samples_of(mask, part)
+    if mask is None or mask.dim() < axes or mask.shape[0] == 1:
+        return mask
+    return samples_of(mask, part)
 
 
 class Recomputation:

@@ -11,7 +11,7 @@ from actnn.format import TWO_SIDED
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.session import families
-from actnn.torch.functions.activation import DropoutFunction, RectifierFunction, bypassed
+from actnn.torch.functions.activation import RectifierFunction, bypassed, dropout
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import ARRAYS
 
@@ -88,5 +88,4 @@ class QDropout(Compressed, nn.Dropout):
         """Return an input with elements dropped in training."""
         if not (self.training and self.p > 0 and self.records(input)):
             return super().forward(input)
-        y: Tensor = DropoutFunction.apply(input, self.site, self.p, self.inplace)
-        return y
+        return dropout(self.site, input, self.p, self.inplace)
