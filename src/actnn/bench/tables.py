@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actnn.bench import accuracies
+from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
 from actnn.errors import ConfigError
@@ -220,6 +221,12 @@ def memory(records: Sequence[Record]) -> Table:
     return heading, rows
 
 
+def kept(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench kept``: one row a model and level, in MB."""
+    newest = {(record["model"], record["batch"], record["size"], trainer(record)): record for record in records}
+    return bench_kept.HEADING, bench_kept.rows(list(newest.values()))
+
+
 def speed(records: Sequence[Record]) -> Table:
     """Return the table of ``bench speed``: one row a contestant, images a second by batch."""
     newest = {(*place(record), trainer(record), record["batch"]): record for record in records}
@@ -332,6 +339,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "step": step,
     "overhead": overhead,
     "memory": memory,
+    "kept": kept,
     "speed": speed,
     "maxbatch": maxbatch,
     "maxmodel": maxmodel,
