@@ -114,8 +114,8 @@ def overhead(records: Sequence[Record]) -> Table:
 
 
 def figure(record: Record, name: str, form: str, unit: str = "") -> str:
-    """Return a figure of a record as words, nothing where exact training took no part in it."""
-    return f"{record[name]:{form}}{unit}" if name in record else NOTHING
+    """Return a figure of a record as words, nothing where what it compares with took no part in it."""
+    return NOTHING if record.get(name) is None else f"{record[name]:{form}}{unit}"
 
 
 def megabytes(count: int) -> str:
@@ -157,9 +157,9 @@ def variance(records: Sequence[Record]) -> Table:
             scheme,
             f"{record['kept_ratio']:.1f}×",
             f"{record['variance']:.4f}",
-            f"{record['ratio_to_l2']:.2f}",
+            figure(record, "ratio_to_l2", ".2f"),
             f"{record['predicted']:.4f}",
-            f"{record['rank_correlation']:.2f}",
+            figure(record, "rank_correlation", ".2f"),
         ]
         for (model, data, batch, scheme), record in newest.items()
     ]
