@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actnn.errors import FormatError, UnsupportedError
 from actnn.format import Layout, Part
 from actnn.kernels.blocks import Block, DividedLayout, Division, Span
-from actnn.kernels.forms import Array, BatchNorm, ChannelAffine, Channels, Normalization, OutputAffine, Pool, Status
+from actnn.kernels.forms import (
+    Array,
+    BatchNorm,
+    ChannelAffine,
+    Channels,
+    Normalization,
+    OutputAffine,
+    Pool,
+    Smooth,
+    Status,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +41,7 @@ __all__ = [
     "Normalization",
     "OutputAffine",
     "Pool",
+    "Smooth",
     "Span",
     "Status",
     "check_buffer",
@@ -188,6 +199,27 @@ class Backend(Protocol):
         With ``affine``, value v is returned as the output of a BatchNorm: with scale |gamma| and shift
         beta + |gamma| threshold as ``v * scale + shift``, the shift of a positive part being at least 0. Without a
         threshold, scale and shift are gamma and beta themselves.
+        """
+
+    def decode_function(
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: AnyLayout,
+        function: Smooth,
+        derivative: int,
+        dtype: str,
+        affine: OutputAffine | None = None,
+        samples: range | None = None,
+        out: Array | None = None,
+        grad: Array | None = None,
+    ) -> Array:
+        """Return f(x), or f'(x) where ``derivative`` is 1, of what a split code stands for; times ``grad`` where given.
+
+        With ``affine``, which has no threshold and goes with codes without sides, x is gamma value + beta, and the
+        derivative still that by x. The mean over the noise is right to second order: with g what is returned, s the
+        step of what is coded and x(u) the value before the mean of dither is mended, it is
+        ``g - s**2 / 24 (g'' x'**2 + g' x'')``. Backends agree but for rounding.
         """
 
     def encode_mask(
