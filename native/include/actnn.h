@@ -123,6 +123,29 @@ ACTNN_API int32_t actnn_decode_output(const actnn_layout *layout, const actnn_ou
                                       int32_t threads, int64_t first, int64_t count, const uint8_t *buffer,
                                       int32_t part, void *values, int32_t dtype);
 
+typedef enum {
+    ACTNN_GELU = 0,
+    ACTNN_GELU_TANH = 1,
+    ACTNN_SILU = 2,
+    ACTNN_SIGMOID = 3,
+    ACTNN_TANH = 4,
+    ACTNN_HARDSWISH = 5,
+    ACTNN_HARDSIGMOID = 6,
+    ACTNN_SOFTPLUS = 7, /* beta 1, threshold 20 */
+    ACTNN_MISH = 8,
+    ACTNN_ELU = 9, /* alpha 1 */
+    ACTNN_QUICK_GELU = 10
+} actnn_smooth;
+
+/* As actnn_decode, returning f (derivative 0) or its derivative (1) of the value, or of gamma[c] * value + beta[c] where
+ * parameters are given, which have no threshold: then only for codes without sides. What noise adds on average is taken
+ * away to second order: with g what is returned, s the step of u and x(u) the value before the mean of dither is mended,
+ * it is g - s^2 / 24 * (g'' x'^2 + g' x''). Where grad is not NULL, the result is grad times that; it may be values. */
+ACTNN_API int32_t actnn_decode_function(const actnn_layout *layout, int32_t function, int32_t derivative,
+                                        const actnn_output *parameters, int32_t simd, int32_t threads, int64_t first,
+                                        int64_t count, const uint8_t *buffer, const void *grad, void *values,
+                                        int32_t dtype);
+
 /* Floats of workspace that actnn_channel_statistics needs. */
 ACTNN_API int64_t actnn_statistics_workspace(int64_t samples, int64_t elements, const actnn_channels *channels);
 

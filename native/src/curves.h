@@ -55,11 +55,16 @@ static inline float inverse_sinh(float x) {
     return x < 0 ? -bent : bent;
 }
 
-static inline float hyperbolic_sine(float u) {
+// exp(u) / 2
+static inline float half_exponential(float u) {
     const float shifted = u * PER_LN2 + MAGIC;
     const float r = u - (shifted - MAGIC) * LN2;
     const uint32_t bits = std::bit_cast<uint32_t>(polynomial(r, HALF_EXP));
-    const float half = std::bit_cast<float>(bits + (std::bit_cast<uint32_t>(shifted) << 23));
+    return std::bit_cast<float>(bits + (std::bit_cast<uint32_t>(shifted) << 23));
+}
+
+static inline float hyperbolic_sine(float u) {
+    const float half = half_exponential(u);
     return half - 0.25f / half;
 }
 
@@ -91,7 +96,7 @@ static inline bool is_sound(int curve, const Extremes &bent) {
 // From sinh u to the value, u being coded in steps of this size.
 static inline float gain_of_step(const Words &words, float unit, float step) {
     const float size = words.unit ? unit : 0.0f * step + 1.0f;
-    return words.rounding == ACTNN_DITHER ? size * gain_of(step * 0.5f) : size;
+    return words.rounding == ACTNN_DITHER && !words.plain ? size * gain_of(step * 0.5f) : size;
 }
 
 static inline float whole_step(int levels, float scale, float positive) {
@@ -113,7 +118,7 @@ static void decode_curved(const Words &words, GroupKey key, int part, const uint
     const float step = whole_step(words.positive(), scales.second, scales.second);
     Kernels::decode_straight(inner, key, part, stored, planes, length, out);
     if (words.curve == ACTNN_ROOT) {
-        Kernels::square(out, words.rounding == ACTNN_DITHER ? step * step * TWELFTH : 0.0f, length);
+        Kernels::square(out, words.rounding == ACTNN_DITHER && !words.plain ? step * step * TWELFTH : 0.0f, length);
         return;
     }
     const float above = gain_of_step(words, unit, step);

@@ -204,6 +204,27 @@ class Backend(Protocol):
         threshold, scale and shift are gamma and beta themselves.
         """
 
+    def decode_function(
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: AnyLayout,
+        function: Smooth,
+        derivative: int,
+        dtype: str,
+        affine: OutputAffine | None = None,
+        samples: range | None = None,
+        out: Array | None = None,
+        grad: Array | None = None,
+    ) -> Array:
+        """Return f(x), or f'(x) where ``derivative`` is 1, of what a split code stands for; times ``grad`` where given.
+
+        With ``affine``, which has no threshold and goes with codes without sides, x is gamma value + beta, and the
+        derivative still that by x. The mean over the noise is right to second order: with g what is returned, s the
+        step of what is coded and x(u) the value before the mean of dither is mended, it is
+        ``g - s**2 / 24 (g'' x'**2 + g' x'')``. Backends agree but for rounding.
+        """
+
     def encode_mask(
         self,
         arrays: Arrays,

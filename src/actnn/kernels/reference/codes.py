@@ -17,6 +17,7 @@ from actnn.kernels.reference.numbers import (
     bfloat16_value,
     big_integers,
     divide,
+    filled,
     group_noise,
     little_endian,
     masked,
@@ -42,20 +43,27 @@ def encode(arrays: Arrays, values: Array, sides: Array | None, layout: AnyLayout
     return arrays.cast(arrays.concatenate([key_bytes, scale_bytes, *planes], 0), "uint8")
 
 
-def decode(arrays: Arrays, buffer: Array, layout: AnyLayout, part: Part) -> Array:
-    """Return the float32 values of a buffer."""
+def decode(arrays: Arrays, buffer: Array, layout: AnyLayout, part: Part, plain: bool = False) -> Array:
+    """Return the float32 values of a buffer; ``plain`` leaves out what makes the mean of dither right along a curve."""
+    parts = []
+    for bits, words, scales, noise in decoded_runs(arrays, buffer, layout):
+        values = dequantize(arrays, words, scales, layout, bits, noise, part, plain)
+        parts.append(ungroup(values, layout.elements))
+    nothing = filled(arrays, (0, layout.elements), 0.0, buffer)
+    return arrays.concatenate(parts, 0) if parts else nothing
+
+
+def decoded_runs(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Iterator[tuple[int, Array, Array, Array]]:
+    """Yield width, words (S, G, E), scales (S, G, 1, scales) and noise (S, G, E) of each run of equal width."""
     integers = arrays.cast(buffer, "int64")
     key = big_integers(integers[:KEY_BYTES], 4)
     words_of_key = [key[index : index + 1] for index in range(4)]
     stored = big_integers(integers[KEY_BYTES : layout.planes_offset], SCALE_BYTES)
     scales = arrays.bits_float(stored << 16).reshape(layout.samples, layout.groups, 1, layout.family.scales)
-    parts, offsets = [], layout.sample_offsets
+    offsets = layout.sample_offsets
     for start, stop, bits in runs(layout):
         words = unpack(arrays, integers[offsets[start] : offsets[stop]], stop - start, layout.elements, bits)
-        noise = group_noise(arrays, words_of_key, layout, start, stop)
-        values = dequantize(arrays, words, scales[start:stop], layout, bits, noise, part)
-        parts.append(ungroup(values, layout.elements))
-    return arrays.concatenate(parts, 0) if parts else scales.reshape(0, layout.elements)
+        yield bits, words, scales[start:stop], group_noise(arrays, words_of_key, layout, start, stop)
 
 
 def encode_index(arrays: Arrays, values: Array, bits: int) -> Array:
@@ -166,7 +174,14 @@ def fixed_point(arrays: Arrays, offset: Array, scale: Array, levels: int) -> Arr
 
 
 def dequantize(
-    arrays: Arrays, words: Array, scales: Array, layout: AnyLayout, bits: int, noise: Array, part: Part
+    arrays: Arrays,
+    words: Array,
+    scales: Array,
+    layout: AnyLayout,
+    bits: int,
+    noise: Array,
+    part: Part,
+    plain: bool = False,
 ) -> Array:
     """Return the values (S, G, E) that words stand for; ``scales`` is (S, G, 1, scales)."""
     negative = layout.family.negative[bits]
@@ -178,25 +193,25 @@ def dequantize(
     wide = divide(scales[..., -1], float(positive - 1))
     if layout.family.affine:
         u = scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
-        return unbend(arrays, u, unit, wide, layout)
+        return unbend(arrays, u, unit, wide, layout, plain)
     nothing = 0 * scales[..., -1]
     side = words >= negative
     levels = arrays.where(side, words - negative, negative - 1 - words)
     position = arrays.cast(2 * STEP * levels + dither, "float32")
-    above = unbend(arrays, position * step, unit, wide, layout)
+    above = unbend(arrays, position * step, unit, wide, layout, plain)
     if part is Part.POSITIVE:
         return arrays.where(side, above, nothing)
     below = divide(scales[..., 0], 2.0 * STEP * (negative - 1)) if negative > 1 else nothing
     wide = divide(scales[..., 0], float(negative - 1)) if negative > 1 else nothing
-    return arrays.where(side, above, unbend(arrays, position * -below, unit, wide, layout))
+    return arrays.where(side, above, unbend(arrays, position * -below, unit, wide, layout, plain))
 
 
-def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: AnyLayout) -> Array:
+def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: AnyLayout, plain: bool) -> Array:
     """Return the values (S, G, E) that were coded as ``u``; unit and step are (S, G, 1).
 
     With dither, u is uniform over one step about what was coded, and what that adds on average is taken away.
     """
-    dithered = layout.rounding is Rounding.DITHER
+    dithered = layout.rounding is Rounding.DITHER and not plain
     if layout.family.curve is Curve.LINEAR:
         return u
     if layout.family.curve is Curve.ROOT:

@@ -64,13 +64,19 @@ def logarithm(arrays: Arrays, w: Array) -> Array:
     return (exponent * LN2 + of_centre) + (f + (f * f) * polynomial(f, LOG))
 
 
-def sinh(arrays: Arrays, u: Array) -> Array:
-    """Return the hyperbolic sine."""
+def half_exponential(arrays: Arrays, u: Array) -> Array:
+    """Return half of exp(u)."""
     shifted = u * PER_LN2 + MAGIC
     r = u - (shifted - MAGIC) * LN2
     power = masked(arrays, arrays.float_bits(shifted), 0x1FF) << 23
-    half = arrays.bits_float(signed(arrays, arrays.float_bits(polynomial(r, HALF_EXP)) + power))
-    quarter = arrays.cast(0 * power, "float32") + 0.25
+    return arrays.bits_float(signed(arrays, arrays.float_bits(polynomial(r, HALF_EXP)) + power))
+
+
+def sinh(arrays: Arrays, u: Array) -> Array:
+    """Return the hyperbolic sine."""
+    half = half_exponential(arrays, u)
+    # not of a product with ``half``, which may be infinite in a poisoned group
+    quarter = arrays.cast(0 * arrays.float_bits(half), "float32") + 0.25
     return half - quarter / half
 
 
