@@ -59,7 +59,9 @@ def extension(tmp_path):
 def test_an_extension_loads_once_something_stands_in_for_its_libraries(script, extension, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "SITE", tmp_path)
     script.build(extension)
-    program = f"import {script.NAME}, ctypes; print(ctypes.CDLL({str(extension)!r}).sum())"
+    # by its path: Python may have loaded the environment's own as it started
+    load = f"runpy.run_path({str(tmp_path / f'{script.NAME}.py')!r})"
+    program = f"import ctypes, runpy; {load}; print(ctypes.CDLL({str(extension)!r}).sum())"
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
     )
