@@ -106,6 +106,7 @@ def keep_input(tensors: Tensors, x: Array, site: Site) -> Kept | None:
             return shared
     kept = encode(tensors, x, form, site, None, exact_bytes)
     if kept is None:
+        # the plain function will keep it, and somebody else count it
         tag.counted = False
         return None
     if session.policy.share_codes and tensors.recorded(x) and tag.kept is None:

@@ -70,13 +70,14 @@ def curve(function_of: Callable[..., Smooth | None]) -> Rule:
     """Return the rule of a smooth function; ``function_of`` tells which it is from the options, None for no rule."""
 
     def rule(frame: Frame, function: Any, input: Any, *arguments: Any, **options: Any) -> Any:
-        if options.pop("inplace", False) or not frame.training or not coded(input) or not input.requires_grad:
+        if not frame.training or not coded(input) or not input.requires_grad:
             return DECLINED
-        kind = function_of(*arguments, **options)
+        inplace = bool(options.get("inplace", False))
+        kind = function_of(*arguments, **{name: value for name, value in options.items() if name != "inplace"})
         if kind is None:
             return DECLINED
         site = frame.site(frame.count(function.__name__))
-        y = smooth(input, partial(computed, function, arguments, options), kind, site)
+        y = smooth(input, partial(computed, function, arguments, options), kind, site, inplace)
         return DECLINED if y is None else y
 
     return rule

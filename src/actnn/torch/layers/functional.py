@@ -116,7 +116,9 @@ class SmoothLayer(FunctionalLayer):
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         function = type(self).function
-        return activations.RULES[function](call, function, input, inplace=getattr(self, "inplace", False))
+        # not all of them can work in place
+        options = {"inplace": True} if getattr(self, "inplace", False) else {}
+        return activations.RULES[function](call, function, input, **options)
 
 
 class QSiLU(SmoothLayer, nn.SiLU):
