@@ -46,6 +46,6 @@ def signs(family: Family, bits: float) -> float:
     without, but cannot do with less than its least width.
     """
     # by value: a copied or unpickled session has families of its own
-    if family == TWO_SIDED:
+    if family.negative == TWO_SIDED.negative:
         return 1.0
-    return max(0.0, ZERO_EXACT.least_bits - bits) if family == ZERO_EXACT else 0.0
+    return max(0.0, ZERO_EXACT.least_bits - bits) if family.negative == ZERO_EXACT.negative else 0.0
