@@ -359,3 +359,26 @@ def test_a_checkpointed_function_may_call_functions_and_modules(reentrant: bool)
     plain, x = Closure(reentrant), batch().requires_grad_()
     expected = gradients(plain, x)
     check_close(gradients(converted(plain, 8), x), expected, 0.02)
+
+
+class Interrupted(nn.Module):
+    """A forward that the user interrupts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Block())
+        self.inner[0].register_forward_pre_hook(self.interrupt)
+
+    def interrupt(self, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def test_an_interrupt_closes_the_door():
+    ours = converted(Interrupted(), 2)
+    with pytest.raises(KeyboardInterrupt):
+        ours(batch())
+    y = F.silu(torch.randn(8, 300, requires_grad=True))
+    assert "SmoothFunction" not in type(y.grad_fn).__name__

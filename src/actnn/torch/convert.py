@@ -63,9 +63,18 @@ class QModule(Wrapper, nn.Module):
         layers, patterns = list(model.named_modules()), Patterns(exact, nn.Module)
         chosen = choose(layers, COMPRESSED, session, patterns, door=True)
         self.convert(model, session, chosen, SHARED)
-        self.__dict__["_hooks"] = self._open_doors(layers, patterns)
+        self.__dict__["_door"] = door = ModelDoor(session)
+        self.__dict__["_hooks"] = self._open_doors(door, layers, patterns)
 
-    def _open_doors(self, layers: Sequence[tuple[str, nn.Module]], patterns: Patterns) -> list[Any]:
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        door: ModelDoor = self.__dict__["_door"]
+        depth = len(door.frames)
+        try:
+            return super()._call(*args, **kwargs)
+        finally:
+            door.unwind(depth)
+
+    def _open_doors(self, door: ModelDoor, layers: Sequence[tuple[str, nn.Module]], patterns: Patterns) -> list[Any]:
         """Let the modules that were not converted send what they call to operations; return what undoes that."""
         session = self._session
         if not session.policy.compress:
@@ -77,7 +86,7 @@ class QModule(Wrapper, nn.Module):
                 continue
             if not isinstance(module, torch.jit.ScriptModule):
                 modules.append((name or "model", module, converted or patterns.names(name, module)))
-        return [*install(ModelDoor(session), modules), *write_out(session, modules)]
+        return [*install(door, modules), *write_out(session, modules)]
 
     def restore(self) -> Any:
         """Give the plain model back: same object, same parameters; this wrapper keeps nothing any more."""

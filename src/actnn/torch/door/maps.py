@@ -137,7 +137,7 @@ def convolution(rank: int, transposed: bool) -> Rule:
         if known is None or known.fixed != fixed or known.weight_shape != weight.shape:
             known = site.remember(form, Convolution(site, x, weight, fixed))
         kept = keep(ARRAYS, x, site, frame.training, form)
-        return ConvolutionFunction.apply(x, weight, bias, kept, site, known)
+        return ConvolutionFunction.apply(x, weight, bias, kept, known)
 
     return backward if transposed else forward
 

@@ -97,6 +97,12 @@ class Door(TorchFunctionMode):
         if frames and frames[-1].module is module and frames.pop().entered:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
+    def unwind(self, depth: int) -> None:
+        """Close the door behind all calls but the first ``depth``: torch runs no hooks where an interrupt ends one."""
+        frames = self.frames
+        while len(frames) > depth:
+            self.leave(frames[-1].module)
+
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Send a call to its rule, or let torch have it."""
         rule = self.rules.get(function)
