@@ -406,7 +406,7 @@ def test_a_site_that_changes_its_kind_of_code_keeps_what_it_holds_of_values(fami
     learned(owner, [weak, strong], [1.0, 1e3], family=TWO_SIDED)
     expected = planes(code(strong, family=TWO_SIDED)) / SAMPLES - 1.0
     found = planes(code(strong, family=family)) / SAMPLES
-    signs = {AFFINE: 0.0, ZERO_EXACT: 0.5, TWO_SIDED: 1.0}[family]
+    signs = {AFFINE.negative: 0.0, ZERO_EXACT.negative: 0.5, TWO_SIDED.negative: 1.0}[family.negative]
     assert found == pytest.approx(expected + signs, abs=1 / SAMPLES)
 
 
