@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from actnn.format import TWO_SIDED, ZERO_EXACT
 from actnn.kernels.contract import Smooth
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations import families
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.torch.door.maps import coded
-from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
 from actnn.torch.functions.smooth import smooth
 from actnn.torch.tensors import ARRAYS

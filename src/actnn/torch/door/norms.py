@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from actnn.kernels.contract import Rows
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations import families
 from actnn.operations.row_normalization import EXTRA
 from actnn.torch.door.maps import coded
-from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions.row_norm import row_norm
 
 SMALLEST = {"float32": 1.1920928955078125e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
