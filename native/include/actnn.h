@@ -21,6 +21,7 @@ extern "C" {
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
+typedef enum { ACTNN_LINEAR = 0, ACTNN_ASINH = 1, ACTNN_ROOT = 2 } actnn_curve;
 typedef enum { ACTNN_WHOLE = 0, ACTNN_POSITIVE = 1 } actnn_part;
 typedef enum { ACTNN_SCALAR = 0, ACTNN_AVX2 = 1 } actnn_simd;
 
@@ -37,7 +38,9 @@ typedef struct {
     int64_t elements;              /* of one sample */
     int32_t bits;                  /* width of every sample; unused where sample_bits is given */
     int32_t rounding;              /* actnn_rounding */
-    uint8_t negative[12];          /* N of a split code by width, entries 1 to 8; the rest is padding */
+    uint8_t negative[10];          /* N of a split code by width, entries 1 to 8; the rest is padding */
+    uint8_t curve;                 /* actnn_curve; only without sides where it is ACTNN_ROOT */
+    uint8_t unit;                  /* 1 where groups store their unit, with ACTNN_ASINH only, else 0 */
     const uint8_t *sample_bits;    /* NULL, or the width of each sample */
     const int64_t *sample_offsets; /* NULL, or the byte offset in the buffer of each sample's planes */
 } actnn_layout;
@@ -120,6 +123,29 @@ ACTNN_API int32_t actnn_decode_output(const actnn_layout *layout, const actnn_ou
                                       int32_t threads, int64_t first, int64_t count, const uint8_t *buffer,
                                       int32_t part, void *values, int32_t dtype);
 
+typedef enum {
+    ACTNN_GELU = 0,
+    ACTNN_GELU_TANH = 1,
+    ACTNN_SILU = 2,
+    ACTNN_SIGMOID = 3,
+    ACTNN_TANH = 4,
+    ACTNN_HARDSWISH = 5,
+    ACTNN_HARDSIGMOID = 6,
+    ACTNN_SOFTPLUS = 7, /* beta 1, threshold 20 */
+    ACTNN_MISH = 8,
+    ACTNN_ELU = 9, /* alpha 1 */
+    ACTNN_QUICK_GELU = 10
+} actnn_smooth;
+
+/* As actnn_decode, returning f (derivative 0) or its derivative (1) of the value, or of gamma[c] * value + beta[c] where
+ * parameters are given, which have no threshold: then only for codes without sides. What noise adds on average is taken
+ * away to second order: with g what is returned, s the step of u and x(u) the value before the mean of dither is mended,
+ * it is g - s^2 / 24 * (g'' x'^2 + g' x''). Where grad is not NULL, the result is grad times that; it may be values. */
+ACTNN_API int32_t actnn_decode_function(const actnn_layout *layout, int32_t function, int32_t derivative,
+                                        const actnn_output *parameters, int32_t simd, int32_t threads, int64_t first,
+                                        int64_t count, const uint8_t *buffer, const void *grad, void *values,
+                                        int32_t dtype);
+
 /* Floats of workspace that actnn_channel_statistics needs. */
 ACTNN_API int64_t actnn_statistics_workspace(int64_t samples, int64_t elements, const actnn_channels *channels);
 
@@ -157,6 +183,8 @@ ACTNN_API int32_t actnn_gradient(const actnn_layout *layout, const actnn_channel
  * Four floats a sample: A-, A+, B-, B+. With v the coded value (as in actnn_normalize where a normalization is given,
  * which is read without slope and offset, else the value itself), A is the sum over the elements of a side of the
  * squared range of that side of their group, and B the same sum weighted by weight[c]; B = A where weight is NULL.
+ * Along a curve, the range is that of what is coded, and an element counts not once but unit^2 + v^2 times (asinh), or
+ * 4 v times (root): times the squared step over a range of 1 and 1/12, A is the energy of noise in v.
  * Affine codes have the one range max v - min v, on the positive side; else the side is `not (v <= 0)` and its range
  * max(0, max v) or max(0, -min v), the negative one being 0 in zero-exact codes. All four are NaN where a v is not
  * finite. Of the layout only samples, elements and the family count, which is that of width 8; channels may be NULL

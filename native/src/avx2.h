@@ -68,6 +68,15 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
 void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
             float *out);
 
+// The same for codes without a curve.
+void encode_straight(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
+                     uint8_t *scales, uint8_t *planes);
+void decode_straight(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes,
+                     int length, float *out);
+
+void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_t *mask);
+float magnitudes(const float *values, int length);
+
 // Where the values of a group came from and, unless it is NULL, where others went: what follows there, memory may bring
 // or make ready while the group is coded.
 struct Ahead {
@@ -75,9 +84,9 @@ struct Ahead {
     const float *write;
 };
 
-// Encode a full group whose extremes are known.
+// Encode a full group without a curve whose extremes are known; `side` as in GroupKernels.
 void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
-                   uint8_t *scales, uint8_t *planes);
+                   const uint8_t *side, uint8_t *scales, uint8_t *planes);
 
 template <class Combine> static inline __m256i fold_lanes(__m256i x, Combine combine) {
     x = combine(x, _mm256_permute2x128_si256(x, x, 1));

@@ -21,10 +21,13 @@ struct Words {
     int bits;
     int negative; // N: 0 affine, 1 zero-exact, 2 or more two-sided
     int rounding; // actnn_rounding
+    int curve = ACTNN_LINEAR;
+    bool unit = false;  // whether groups store one
+    bool plain = false; // whether decoding leaves out what makes the mean of dither right
 
     bool affine() const { return negative == 0; }
     int positive() const { return (1 << bits) - negative; }
-    int scales() const { return negative == 1 ? 1 : 2; }
+    int scales() const { return (negative == 1 ? 1 : 2) + unit; }
 };
 
 struct Range {
@@ -69,6 +72,8 @@ struct GroupKernels {
     Range (*range)(const float *values, int length, uint8_t *mask);
     // how many of the bits start to stop - 1 are set
     int (*count)(const uint8_t (&mask)[PLANE_BYTES], int start, int stop);
+    // the sum of magnitudes, by halves: element i with i + 128, these sums i with i + 64, down to one
+    float (*magnitudes)(const float *values, int length);
     // element i goes to sum i % SQUARE_LANES, and these are added in order
     double (*squares)(const float *values, int length);
 };

@@ -72,24 +72,6 @@ void encode_mask(const float *values, int length, uint8_t *mask) {
     trim_planes(wide_mask, length, 1, mask);
 }
 
-void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_t *mask) {
-    uint8_t wide_planes[MOST_BITS * PLANE_BYTES];
-    if (length < GROUP) {
-        widen_planes(planes, length, words.bits, wide_planes);
-        planes = wide_planes;
-    }
-    // Compare 256 words with N at once, from the lowest digit up: a digit above N's makes a word greater, one below
-    // makes it less, and an equal one leaves the verdict of the digits before it.
-    __m256i at_least = _mm256_set1_epi32(-1);
-    for (int k = 0; k < words.bits; ++k) {
-        const __m256i plane = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(planes + k * PLANE_BYTES));
-        at_least = words.negative >> k & 1 ? _mm256_and_si256(at_least, plane) : _mm256_or_si256(at_least, plane);
-    }
-    uint8_t wide_mask[PLANE_BYTES];
-    _mm256_storeu_si256(reinterpret_cast<__m256i *>(wide_mask), at_least);
-    trim_planes(wide_mask, length, 1, mask);
-}
-
 void apply_mask(const uint8_t *mask, float above, float below, const float *grad, int length, float *out) {
     const __m256i to_sign = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
     const __m256 clear = _mm256_set1_ps(below), set = _mm256_set1_ps(above);
@@ -148,11 +130,31 @@ double squares(const float *values, int length) {
 }
 
 } // namespace
+
+void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_t *mask) {
+    uint8_t wide_planes[MOST_BITS * PLANE_BYTES];
+    if (length < GROUP) {
+        widen_planes(planes, length, words.bits, wide_planes);
+        planes = wide_planes;
+    }
+    // Compare 256 words with N at once, from the lowest digit up: a digit above N's makes a word greater, one below
+    // makes it less, and an equal one leaves the verdict of the digits before it.
+    __m256i at_least = _mm256_set1_epi32(-1);
+    for (int k = 0; k < words.bits; ++k) {
+        const __m256i plane = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(planes + k * PLANE_BYTES));
+        at_least = words.negative >> k & 1 ? _mm256_and_si256(at_least, plane) : _mm256_or_si256(at_least, plane);
+    }
+    uint8_t wide_mask[PLANE_BYTES];
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(wide_mask), at_least);
+    trim_planes(wide_mask, length, 1, mask);
+}
+
 } // namespace avx2
 
 const GroupKernels avx2_kernels = {
     avx2::load,          avx2::store,      avx2::fence, avx2::encode, avx2::decode, avx2::encode_mask,
-    avx2::mask_of_split, avx2::apply_mask, avx2::range, avx2::count,  avx2::squares,
+    avx2::mask_of_split, avx2::apply_mask, avx2::range, avx2::count,  avx2::magnitudes,
+    avx2::squares,
 };
 
 } // namespace actnn

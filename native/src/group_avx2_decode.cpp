@@ -198,8 +198,8 @@ constexpr std::array<DecodeFull, MOST_BITS> decoders(std::integer_sequence<int, 
 
 } // namespace
 
-void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
-            float *out) {
+void decode_straight(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes,
+                     int length, float *out) {
     static constexpr auto affine = decoders<Reading::AFFINE>(WIDTHS);
     static constexpr auto whole = decoders<Reading::WHOLE>(WIDTHS);
     static constexpr auto positive = decoders<Reading::POSITIVE>(WIDTHS);

@@ -174,8 +174,8 @@ EncodeFull encoder_of(const Words &words, bool given) {
 
 } // namespace
 
-void encode(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length, uint8_t *scales,
-            uint8_t *planes) {
+void encode_straight(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
+                     uint8_t *scales, uint8_t *planes) {
     const EncodeFull full = encoder_of(words, side != nullptr);
     const auto extremes = words.affine() ? affine_extremes : split_extremes;
     if (length == GROUP) {
@@ -193,8 +193,8 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
 }
 
 void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
-                   uint8_t *scales, uint8_t *planes) {
-    encoder_of(words, false)(words, key, extremes, values, ahead, nullptr, scales, planes);
+                   const uint8_t *side, uint8_t *scales, uint8_t *planes) {
+    encoder_of(words, side != nullptr)(words, key, extremes, values, ahead, side, scales, planes);
 }
 
 } // namespace actnn::avx2

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "curves.h"
 #include "group.h"
 #include "numbers.h"
 #include "planes.h"
@@ -82,8 +83,8 @@ void quantize_split(const Words &words, const Scales &scales, const int32_t *noi
     }
 }
 
-void encode(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length, uint8_t *scales,
-            uint8_t *planes) {
+void encode_straight(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
+                     uint8_t *scales, uint8_t *planes) {
     const Scales group = scales_of(words, extremes_of(values, length));
     write_scales(words, group, scales);
 
@@ -130,8 +131,8 @@ void dequantize_split(const Words &words, const Scales &scales, const int32_t *d
     }
 }
 
-void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
-            float *out) {
+void decode_straight(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes,
+                     int length, float *out) {
     int32_t dither[GROUP] = {};
     if (words.rounding == ACTNN_DITHER) {
         draw_noise(key, dither);
@@ -178,6 +179,15 @@ int count(const uint8_t (&mask)[PLANE_BYTES], int start, int stop) {
     return count;
 }
 
+float magnitudes(const float *values, int length) {
+    float sums[GROUP] = {};
+    std::transform(values, values + length, sums, [](float value) { return std::abs(value); });
+    for (int half = GROUP / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    return sums[0];
+}
+
 double squares(const float *values, int length) {
     double sums[SQUARE_LANES] = {};
     for (int i = 0; i < length; ++i) {
@@ -187,10 +197,63 @@ double squares(const float *values, int length) {
     return sum_of_lanes(sums);
 }
 
+// What curves.h asks of an instruction set.
+struct Curved {
+    static constexpr auto mask_of_split = actnn::mask_of_split;
+    static constexpr auto decode_straight = actnn::decode_straight;
+
+    static void square(float *values, float correction, int length) {
+        for (int i = 0; i < length; ++i) values[i] = values[i] * values[i] - correction;
+    }
+
+    static void unbend(float *values, float gain, int length) {
+        for (int i = 0; i < length; ++i) values[i] = hyperbolic_sine(values[i]) * gain;
+    }
+
+    static void unbend_sides(float *values, const uint8_t *mask, float above, float below, int length) {
+        for (int i = 0; i < length; ++i) values[i] = hyperbolic_sine(values[i]) * (bit_of(mask, i) ? above : below);
+    }
+
+    static void select(const uint8_t *mask, float *values, float other, int length) {
+        for (int i = 0; i < length; ++i) values[i] = bit_of(mask, i) ? values[i] : other;
+    }
+};
+
+void encode_curved(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
+                   uint8_t *scales, uint8_t *planes) {
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    const Words inner = straight(words);
+    const float unit = words.unit ? unit_of(magnitudes(values, length), length) : 1.0f;
+    const float factor = 1.0f / unit;
+    float u[GROUP];
+    for (int i = 0; i < length; ++i) {
+        u[i] = words.curve == ACTNN_ROOT ? std::sqrt(values[i]) : inverse_sinh(values[i] * factor);
+    }
+    const bool sound = is_finite(unit) && is_sound(words.curve, extremes_of(u, length));
+    if (!sound) u[0] = nan;
+    // not the sign of u, which is 0 for values far below the unit
+    uint8_t mask[PLANE_BYTES];
+    if (side == nullptr) encode_mask(values, length, mask);
+    encode_straight(inner, key, u, side ? side : mask, length, scales, planes);
+    if (words.unit) write_scale(sound ? unit : nan, scales + 2 * inner.scales());
+}
+
+void encode(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length, uint8_t *scales,
+            uint8_t *planes) {
+    const auto made = words.curve == ACTNN_LINEAR ? encode_straight : encode_curved;
+    made(words, key, values, side, length, scales, planes);
+}
+
+void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
+            float *out) {
+    const auto read = words.curve == ACTNN_LINEAR ? decode_straight : decode_curved<Curved>;
+    read(words, key, part, scales, planes, length, out);
+}
+
 } // namespace
 
 const GroupKernels scalar_kernels = {
-    load, store, fence, encode, decode, encode_mask, mask_of_split, apply_mask, range, count, squares,
+    load, store, fence, encode, decode, encode_mask, mask_of_split, apply_mask, range, count, magnitudes, squares,
 };
 
 } // namespace actnn

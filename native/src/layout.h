@@ -86,9 +86,11 @@ struct SplitLayout {
     Planes planes;
     int rounding;
     const uint8_t *negative;
+    int curve = ACTNN_LINEAR;
+    bool unit = false;
 
-    Words words(int bits) const { return {bits, negative[bits], rounding}; }
-    int64_t scale_bytes() const { return SCALE_BYTES * (negative[first_width()] == 1 ? 1 : 2); }
+    Words words(int bits) const { return {bits, negative[bits], rounding, curve, unit}; }
+    int64_t scale_bytes() const { return SCALE_BYTES * words(first_width()).scales(); }
     int first_width() const { return planes.samples > 0 ? planes.bits_of(0) : 1; }
     int64_t scales_of(int64_t group) const { return KEY_BYTES + group * scale_bytes(); }
 };
@@ -106,10 +108,18 @@ inline bool is_width(int bits, const uint8_t *negative) {
     return negative[bits] == 0 || negative[bits] + 2 <= levels;
 }
 
+// Whether the curve of a layout goes with the rest of it: along one, no levels beside a value have it as their mean.
+inline bool has_curve(const actnn_layout &layout) {
+    if (layout.curve > ACTNN_ROOT || layout.unit > (layout.curve == ACTNN_ASINH)) return false;
+    if (layout.curve == ACTNN_ROOT && layout.negative[MOST_BITS] > 0) return false;
+    return layout.curve == ACTNN_LINEAR || layout.rounding != ACTNN_STOCHASTIC;
+}
+
 // Check an actnn_layout and derive offsets from it.
 inline actnn_status read_layout(const actnn_layout *layout, SplitLayout &out) {
     if (layout == nullptr || check_shape(layout->samples, layout->elements) != ACTNN_OK) return ACTNN_BAD_ARGUMENT;
     if (layout->rounding < ACTNN_DITHER || layout->rounding > ACTNN_NEAREST) return ACTNN_BAD_ARGUMENT;
+    if (!has_curve(*layout)) return ACTNN_BAD_ARGUMENT;
     const Planes planes{layout->samples,     layout->elements,       layout->bits,
                         layout->sample_bits, layout->sample_offsets, 0};
     const auto kind = [&](int bits) { return std::min<int>(layout->negative[bits], 2); };
@@ -118,7 +128,7 @@ inline actnn_status read_layout(const actnn_layout *layout, SplitLayout &out) {
         if (!is_width(planes.bits_of(n), layout->negative)) return ACTNN_BAD_WIDTH;
         if (kind(planes.bits_of(n)) != kind(planes.bits_of(0))) return ACTNN_BAD_WIDTH;
     }
-    out = {planes, layout->rounding, layout->negative};
+    out = {planes, layout->rounding, layout->negative, layout->curve, layout->unit == 1};
     out.planes.offset = out.scales_of(planes.groups());
     return ACTNN_OK;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "arrays.h"
+#include "curves.h"
 #include "layout.h"
 #include "parallel.h"
 #include "ranges.h"
@@ -94,6 +95,9 @@ class SampledInput {
     const Input &input_;
 };
 
+// A squared slope is at most that: of larger ones no sum would be a finite float.
+constexpr double MOST_SLOPE = 0x1p118;
+
 struct Ranges {
     Sides counted{};
     Sides weighted{};
@@ -121,6 +125,8 @@ struct RangesCall {
     const ChannelKernels &kernels;
     int negative; // 0 affine, 1 zero-exact, 2 or more two-sided
     const RangeRule &rule;
+    int curve;
+    bool unit;
 
     bool affine() const { return negative == 0; }
 };
@@ -139,9 +145,13 @@ class RangesReader {
         const int length = call_.sampling.length(index);
         const int64_t place = call_.sampling.place(index);
         const float *const values = input_.read(sample, index, buffer_);
+        const int64_t counted = place + (call_.rule.over_samples ? sample * call_.sampling.elements() : 0);
+        if (call_.curve != ACTNN_LINEAR) {
+            read_curved(coded_values(values, counted, length), place, length, ranges);
+            return;
+        }
         // without sides, every element is on the positive one
         uint8_t *const mask = weights_ && !call_.affine() ? mask_ : nullptr;
-        const int64_t counted = place + (call_.rule.over_samples ? sample * call_.sampling.elements() : 0);
         const Range range = parameters_ ? call_.kernels.range(values, parameters_->of(counted, length), length, mask)
                                         : call_.groups.range(values, length, mask);
         const Sides squares = squares_of(range);
@@ -153,6 +163,45 @@ class RangesReader {
     }
 
   private:
+    // What is coded, in an array.
+    const float *coded_values(const float *values, int64_t place, int length) {
+        if (!parameters_) return values;
+        visit_elements(parameters_->of(place, length), length, [&](int i, const float (&parameters)[3]) {
+            const auto [mean, inverse, threshold] = parameters;
+            coded_[i] = (values[i] - mean) * inverse - threshold;
+        });
+        return coded_;
+    }
+
+    // Along a curve an element counts by its squared slope. One loop for all instruction sets keeps their bits equal.
+    void read_curved(const float *values, int64_t place, int length, Ranges &ranges) {
+        const bool root = call_.curve == ACTNN_ROOT;
+        const float unit = call_.unit ? unit_of(call_.groups.magnitudes(values, length), length) : 1.0f;
+        Range range = call_.groups.range(values, length, nullptr);
+        ranges.finite = ranges.finite && range.finite && !(root && range.lowest < 0);
+        const auto bent = [&](float x) { return root ? std::sqrt(x) : inverse_sinh(x * (1.0f / unit)); };
+        range.lowest = bent(range.lowest);
+        range.highest = bent(range.highest);
+        const Sides squares = squares_of(range);
+        const double square_of_unit = static_cast<double>(unit) * unit;
+        double counted[2] = {}, weighted[2] = {};
+        const auto count = [&](int i, double weight) {
+            const double x = values[i];
+            const double slope = std::min(root ? 4 * x : square_of_unit + x * x, MOST_SLOPE);
+            const bool positive = call_.affine() || !(x <= 0);
+            counted[positive] += slope;
+            weighted[positive] += slope * weight;
+        };
+        if (weights_) {
+            visit_elements(weights_->of(place, length), length,
+                           [&](int i, const float (&weight)[1]) { count(i, static_cast<double>(weight[0])); });
+        } else {
+            for (int i = 0; i < length; ++i) count(i, 1);
+        }
+        add(squares, {counted[0], counted[1]}, ranges.counted);
+        add(squares, {weighted[0], weighted[1]}, ranges.weighted);
+    }
+
     Sides squares_of(const Range &range) const {
         const double lowest = range.lowest, highest = range.highest;
         if (call_.affine()) return {0, (highest - lowest) * (highest - lowest)};
@@ -184,6 +233,7 @@ class RangesReader {
     std::optional<Spreader<1>> weights_;
     uint8_t mask_[PLANE_BYTES];
     alignas(64) float buffer_[GROUP];
+    alignas(64) float coded_[GROUP];
 };
 
 struct Energy {
@@ -232,7 +282,8 @@ int32_t measure_ranges(const actnn_layout &layout, const RangeRule &rule, int32_
     const GroupKernels &kernels = *kernels_of(simd);
     const Sampling sampling(elements, stride);
     const Input input(kernels, values, dtype);
-    const RangesCall call{sampling, input, kernels, channels_of(simd), layout.negative[MOST_BITS], rule};
+    const RangesCall call{sampling, input, kernels, channels_of(simd), layout.negative[MOST_BITS], rule, layout.curve,
+                          layout.unit == 1};
     measure<Ranges>(
         sampling, samples, threads, [&] { return RangesReader(call); },
         [&](int64_t sample, const Ranges &found) { found.write(sampling.factor(), ranges + 4 * sample); });
@@ -246,7 +297,7 @@ using namespace actnn;
 int32_t actnn_ranges(const actnn_layout *layout, const actnn_channels *channels,
                      const actnn_normalization *normalization, const float *weight, int32_t simd, int32_t threads,
                      int64_t stride, const void *values, int32_t dtype, float *ranges) {
-    if (layout == nullptr) return ACTNN_BAD_ARGUMENT;
+    if (layout == nullptr || !has_curve(*layout)) return ACTNN_BAD_ARGUMENT;
     const int64_t samples = layout->samples, elements = layout->elements;
     if (channels ? !are_channels(channels, samples, elements) : normalization || weight) return ACTNN_BAD_ARGUMENT;
     const auto [slope, offset, mean, inverse, threshold] = normalization ? *normalization : actnn_normalization{};

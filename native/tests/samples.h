@@ -19,14 +19,39 @@ namespace actnn {
 constexpr uint8_t POISON_BYTE = 0xab;
 constexpr uint32_t KEY[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
 
-enum Family { AFFINE, ZERO_EXACT, TWO_SIDED };
-constexpr Family FAMILIES[] = {AFFINE, ZERO_EXACT, TWO_SIDED};
-constexpr uint8_t NEGATIVE[3][12] = {{}, {0, 0, 1, 1, 1, 1, 1, 1, 1}, {0, 0, 2, 3, 6, 12, 24, 48, 96}};
+enum Family {
+    AFFINE,
+    ZERO_EXACT,
+    TWO_SIDED,
+    COMPANDED,
+    NORMALIZED,
+    TWO_SIDED_NORMALIZED,
+    ZERO_EXACT_COMPANDED,
+    ROOT_FAMILY,
+};
+constexpr Family FAMILIES[] = {AFFINE,     ZERO_EXACT,           TWO_SIDED,            COMPANDED,
+                               NORMALIZED, TWO_SIDED_NORMALIZED, ZERO_EXACT_COMPANDED, ROOT_FAMILY};
+constexpr uint8_t ONE_BELOW[10] = {0, 0, 1, 1, 1, 1, 1, 1, 1}, SOME_BELOW[10] = {0, 0, 2, 3, 6, 12, 24, 48, 96};
+constexpr uint8_t NONE_BELOW[10] = {};
+constexpr const uint8_t *NEGATIVE[] = {NONE_BELOW, ONE_BELOW,  SOME_BELOW, NONE_BELOW,
+                                       NONE_BELOW, SOME_BELOW, ONE_BELOW,  NONE_BELOW};
+constexpr uint8_t CURVES[] = {ACTNN_LINEAR, ACTNN_LINEAR, ACTNN_LINEAR, ACTNN_ASINH,
+                              ACTNN_ASINH,  ACTNN_ASINH,  ACTNN_ASINH,  ACTNN_ROOT};
+constexpr uint8_t UNITS[] = {0, 0, 0, 1, 0, 0, 1, 0};
 constexpr int ROUNDINGS[] = {ACTNN_DITHER, ACTNN_STOCHASTIC, ACTNN_NEAREST};
 constexpr int DTYPES[] = {ACTNN_FLOAT32, ACTNN_FLOAT16, ACTNN_BFLOAT16};
 constexpr int64_t LENGTHS[] = {0, 1, 7, 8, 9, 31, 33, 255, 256, 257, 1000};
 
-inline int least_bits(Family family) { return family == AFFINE ? 1 : 2; }
+inline int least_bits(Family family) { return NEGATIVE[family][MOST_BITS] == 0 ? 1 : 2; }
+
+// A curve knows no stochastic rounding.
+inline bool is_code(Family family, int rounding) {
+    return CURVES[family] == ACTNN_LINEAR || rounding != ACTNN_STOCHASTIC;
+}
+
+inline Words words_of(Family family, int bits, int rounding) {
+    return {bits, NEGATIVE[family][bits], rounding, CURVES[family], UNITS[family] == 1};
+}
 
 inline bool have_avx2() { return actnn_best_simd() == ACTNN_AVX2; }
 
@@ -97,8 +122,8 @@ inline Guarded array_of(const std::vector<float> &values, int dtype) {
 }
 
 inline actnn_layout layout_of(Family family, int64_t samples, int64_t elements, int bits, int rounding) {
-    actnn_layout layout{samples, elements, bits, rounding, {}, nullptr, nullptr};
-    std::copy_n(NEGATIVE[family], 12, layout.negative);
+    actnn_layout layout{samples, elements, bits, rounding, {}, CURVES[family], UNITS[family], nullptr, nullptr};
+    std::copy_n(NEGATIVE[family], 10, layout.negative);
     return layout;
 }
 

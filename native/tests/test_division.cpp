@@ -87,7 +87,7 @@ TEST("planes go where they gain most, and among equals to the lower width and th
                     if (planes % 2) division.norms = norms.data();
                     CHECK(actnn_divide(&layout, &division) == ACTNN_OK);
                     CHECK(divided.widths == bought(relief, division, samples));
-                    int64_t offset = KEY_BYTES + 2 * count * SCALE_BYTES * (family == ZERO_EXACT ? 1 : 2);
+                    int64_t offset = KEY_BYTES + 2 * count * SCALE_BYTES * words_of(family, least, 0).scales();
                     for (size_t n = 0; n < samples; ++n) {
                         CHECK(divided.offsets[n] == offset);
                         offset += divided.widths[n] * plane_bytes(300);
@@ -135,7 +135,7 @@ TEST("a code at divided widths is that of the widths, on every instruction set a
                         Divided divided(5), measured(5);
                         const actnn_division division = divided.division(relief, 23, family);
                         Guarded found(static_cast<size_t>(KEY_BYTES) +
-                                      5 * 40 * static_cast<size_t>(family == ZERO_EXACT ? 2 : 4) +
+                                      5 * 40 * static_cast<size_t>(2 * words_of(family, 2, 0).scales()) +
                                       23 * static_cast<size_t>(plane_bytes(10'007)));
                         CHECK(actnn_encode_divided(&layout, &division, simd, threads, KEY, x.data(), dtype,
                                                    found.data()) == ACTNN_OK);

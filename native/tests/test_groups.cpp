@@ -32,9 +32,11 @@ std::vector<uint8_t> some_mask(int length, uint32_t seed) {
 }
 
 template <class Visit> void for_each_split(Visit visit) {
-    for (const Family family : {ZERO_EXACT, TWO_SIDED}) {
+    for (const Family family : {ZERO_EXACT, TWO_SIDED, TWO_SIDED_NORMALIZED, ZERO_EXACT_COMPANDED}) {
         for (int bits = 2; bits <= MOST_BITS; ++bits) {
-            for (const int rounding : ROUNDINGS) visit(Words{bits, NEGATIVE[family][bits], rounding});
+            for (const int rounding : ROUNDINGS) {
+                if (is_code(family, rounding)) visit(words_of(family, bits, rounding));
+            }
         }
     }
 }
@@ -95,7 +97,9 @@ TEST("every length of a group is coded and decoded alike, and nothing past it is
     for (int length = 1; length <= GROUP; ++length) {
         const auto values = floats(Kind::NORMAL, static_cast<size_t>(length));
         for (const Words &words :
-             {Words{3, 3, ACTNN_DITHER}, Words{2, 0, ACTNN_STOCHASTIC}, Words{5, 1, ACTNN_NEAREST}}) {
+             {Words{3, 3, ACTNN_DITHER}, Words{2, 0, ACTNN_STOCHASTIC}, Words{5, 1, ACTNN_NEAREST},
+              words_of(COMPANDED, 2, ACTNN_DITHER), words_of(TWO_SIDED_NORMALIZED, 4, ACTNN_DITHER),
+              words_of(ZERO_EXACT_COMPANDED, 3, ACTNN_NEAREST)}) {
             GroupCode scalar = encode_group(scalar_kernels, words, values, nullptr);
             for (int simd = ACTNN_SCALAR; simd <= actnn_best_simd(); ++simd) {
                 const GroupKernels &kernels = *kernels_of(simd);

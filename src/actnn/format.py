@@ -38,13 +38,26 @@ class Part(IntEnum):
     POSITIVE = 1
 
 
+class Curve(IntEnum):
+    """Along what values are coded, the value itself or a function of it; the numbers are those of the C ABI."""
+
+    LINEAR = 0
+    ASINH = 1
+    ROOT = 2
+
+
 @dataclass(frozen=True)
 class Family:
-    """A family of split codes: ``negative[b]`` words of width ``b`` lie on the negative side."""
+    """A family of split codes: ``negative[b]`` words of width ``b`` lie on the negative side.
+
+    What is coded is the value along ``curve``; with ``unit``, a group stores the unit that its values are measured in.
+    """
 
     name: str
     negative: tuple[int, ...]
     least_bits: int
+    curve: Curve = Curve.LINEAR
+    unit: bool = False
 
     @property
     def affine(self) -> bool:
@@ -54,6 +67,11 @@ class Family:
     @property
     def scales(self) -> int:
         """Number of scales that a group stores."""
+        return self.sides + self.unit
+
+    @property
+    def sides(self) -> int:
+        """Number of scales that words are levels of: all but the unit."""
         return 1 if self.negative[MAX_BITS] == 1 else 2
 
 
@@ -62,7 +80,21 @@ ZERO_EXACT = Family("zero_exact", (1,) * (MAX_BITS + 1), least_bits=2)
 # 3 + 5 beats 4 + 4 at three bits: the positive side has two readers, the negative one only BatchNorm
 TWO_SIDED = Family("two_sided", (0, 0, 2, 3, 6, 12, 24, 48, 96), least_bits=2)
 
-FAMILIES = {family.name: family for family in (AFFINE, ZERO_EXACT, TWO_SIDED)}
+COMPANDED = Family("companded", AFFINE.negative, 1, Curve.ASINH, unit=True)
+# for values whose mean square is 1 already
+NORMALIZED = Family("normalized", AFFINE.negative, 1, Curve.ASINH)
+TWO_SIDED_NORMALIZED = Family("two_sided_normalized", TWO_SIDED.negative, 2, Curve.ASINH)
+ZERO_EXACT_COMPANDED = Family("zero_exact_companded", ZERO_EXACT.negative, 2, Curve.ASINH, unit=True)
+# for probabilities, and whatever else is never negative
+ROOT = Family("root", AFFINE.negative, 1, Curve.ROOT)
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        *(AFFINE, ZERO_EXACT, TWO_SIDED),
+        *(COMPANDED, NORMALIZED, TWO_SIDED_NORMALIZED, ZERO_EXACT_COMPANDED, ROOT),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -91,6 +123,11 @@ class Layout:
                     f"a {self.family.name} code of {width} bits does not exist: "
                     f"expected a width from {self.family.least_bits} to {MAX_BITS}."
                 )
+        if self.family.curve is not Curve.LINEAR and self.rounding is Rounding.STOCHASTIC:
+            raise FormatError(
+                f"a {self.family.name} code cannot be rounded stochastically: along a curve the mean of two levels is "
+                "not the value between them. Use dither, which is unbiased, or a family without a curve."
+            )
         if self.sample_bits is not None and len(self.sample_bits) != self.samples:
             raise FormatError(
                 f"{len(self.sample_bits)} widths were given for {self.samples} samples: expected one each."

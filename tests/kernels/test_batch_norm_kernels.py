@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from code_cases import KEY, NUMPY, REFERENCE, PoisonedArrays, layout_of, stored_words
+from code_cases import KEY, NUMPY, REFERENCE, SIDED, PoisonedArrays, layout_of, stored_words
 
 from actnn.format import Part
 from actnn.kernels.contract import ChannelAffine, Channels, Normalization
@@ -18,10 +18,15 @@ FORMS = {
     "full groups": (2, 8, 256, 1),
     "one channel": (3, 1, 1000, 1),
 }
-CODES = [("affine", bits) for bits in (1, 2, 4, 8)] + [("two_sided", bits) for bits in (2, 3, 4)]
+CODES = [
+    *(("affine", bits) for bits in (1, 2, 4, 8)),
+    *(("two_sided", bits) for bits in (2, 3, 4)),
+    *(("normalized", bits) for bits in (1, 2, 4)),
+    *(("two_sided_normalized", bits) for bits in (2, 3)),
+]
 
 # an affine code has no mask by which a gradient could be rectified
-READINGS = [(code, False) for code in CODES] + [(code, True) for code in CODES if code[0] != "affine"]
+READINGS = [(code, False) for code in CODES] + [(code, True) for code in CODES if code[0] in SIDED]
 
 form = pytest.mark.parametrize("form", FORMS)
 code = pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code[0]}-{code[1]}")
@@ -213,7 +218,7 @@ def test_the_gradient_has_the_bits_of_the_reference(native, form, code, dtype):
     buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
     coefficients = tuple(np.random.default_rng(4).normal(size=(3, channels.count)).astype(np.float32))
     lender = PoisonedArrays(3)
-    arguments = (grad, channels, buffer, layout, code[0] != "affine", coefficients)
+    arguments = (grad, channels, buffer, layout, code[0] in SIDED, coefficients)
     assert np.array_equal(native.gradient(lender, *arguments), REFERENCE.gradient(NUMPY, *arguments))
     lender.check_guards()
 

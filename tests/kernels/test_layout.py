@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actnn.format import AFFINE, TWO_SIDED, ZERO_EXACT, Layout, index_bytes, plane_bytes
+from actnn.format import AFFINE, FAMILIES, Layout, index_bytes, plane_bytes
 
 KEY = 16
 
@@ -16,9 +16,13 @@ def test_a_plane_takes_a_bit_an_element_rounded_up_in_the_last_group(elements, e
     assert plane_bytes(elements) == expected
 
 
-@pytest.mark.parametrize(("family", "scales"), [(AFFINE, 2), (ZERO_EXACT, 1), (TWO_SIDED, 2)])
+@pytest.mark.parametrize(
+    ("family", "scales"),
+    [(name, 2) for name in ("affine", "two_sided", "normalized", "two_sided_normalized", "root")]
+    + [("zero_exact", 1), ("companded", 3), ("zero_exact_companded", 2)],
+)
 def test_a_code_is_its_key_its_scales_and_its_planes(family, scales):
-    assert Layout(3, 700, family, 2).nbytes == KEY + 3 * 3 * scales * 2 + 3 * 2 * 88
+    assert Layout(3, 700, FAMILIES[family], 2).nbytes == KEY + 3 * 3 * scales * 2 + 3 * 2 * 88
 
 
 def test_widths_for_each_sample_add_up():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from code_cases import KEY, NUMPY, layout_of
+from code_cases import KEY, NUMPY, SIDED, layout_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -43,7 +43,7 @@ def test_the_upper_bound_itself_and_infinity_lie_outside(backend):
     assert passed.tolist() == [[0, 1, 0, 1, 0, 1]]
 
 
-@pytest.mark.parametrize("family", ["zero_exact", "two_sided"])
+@pytest.mark.parametrize("family", SIDED)
 def test_a_split_code_serves_as_the_mask_of_its_values(backend, family):
     values = np.random.default_rng(11).standard_normal((3, 700), np.float32)
     values[0, :10] = SPECIAL

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, assorted_values, layout_of
+from code_cases import KEY, NUMPY, REFERENCE, ROUNDED, WIDTHS, assorted_values, layout_of
 
-from actnn.format import Part, Rounding
+from actnn.format import Part
 
 paddle = pytest.importorskip("paddle")
 ARRAYS = pytest.importorskip("actnn.paddle.tensors").ARRAYS
 
 
-@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
-@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+@pytest.mark.parametrize(("family", "bits", "rounding"), ROUNDED)
 def test_native_kernels_make_the_bytes_of_the_reference(native, family, bits, rounding):
     values = assorted_values(7, 300)
     layout = layout_of(values, family, bits, rounding)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from code_cases import KEY, NUMPY, REFERENCE, WIDTHS, assorted_values, layout_of, same_bits
+from code_cases import KEY, NUMPY, REFERENCE, ROUNDED, WIDTHS, assorted_values, layout_of, same_bits
 
-from actnn.format import Part, Rounding
+from actnn.format import Part
 
 torch = pytest.importorskip("torch")
 ARRAYS = pytest.importorskip("actnn.torch.tensors").ARRAYS
 
 
-@pytest.mark.parametrize("rounding", Rounding, ids=lambda rounding: rounding.name.lower())
-@pytest.mark.parametrize(("family", "bits"), WIDTHS)
+@pytest.mark.parametrize(("family", "bits", "rounding"), ROUNDED)
 def test_bfloat16_is_encoded_as_by_the_reference(native, family, bits, rounding):
     values = torch.from_numpy(assorted_values(7, 300)).bfloat16()
     layout = layout_of(values, family, bits, rounding)

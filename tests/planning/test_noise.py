@@ -7,7 +7,7 @@ from math import prod, sqrt
 
 import numpy as np
 import pytest
-from code_cases import REFERENCE, WIDTHS, layout_of, round_trip
+from code_cases import LINEAR_WIDTHS, REFERENCE, layout_of, round_trip
 from hypothesis import given
 from hypothesis import strategies as st
 from z_tests import normal_bound
@@ -75,7 +75,7 @@ class TestEnergyOfCodes:
             return (errors**2).sum(1), 0.0, self.ELEMENTS * 9.0
         return (errors**2).sum(1), float((values <= 0).sum()), 4.0 * float((values > 0).sum())
 
-    @pytest.mark.parametrize(("family", "bits"), WIDTHS)
+    @pytest.mark.parametrize(("family", "bits"), LINEAR_WIDTHS)
     def test_the_noise_of_a_dithered_code_has_the_stated_energy(self, family, bits):
         energies, negative, positive = self.energies(family, bits, Rounding.DITHER)
         expected = rounding_factor(Rounding.DITHER) * noise_of_widths(FAMILIES[family])[bits] @ [negative, positive]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actnn.errors import UnsupportedError
-from actnn.format import FAMILIES, KEY_BYTES, Layout, Part, Rounding, derive_key
+from actnn.format import FAMILIES, KEY_BYTES, Curve, Layout, Part, Rounding, derive_key
 from actnn.kernels.contract import Block, DividedLayout, Span
 from actnn.kernels.native import LibraryMissingError, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
@@ -21,6 +21,15 @@ BACKENDS = ("reference", "scalar", "avx2")
 NATIVE_BACKENDS = BACKENDS[1:]
 
 WIDTHS = [(name, bits) for name, family in FAMILIES.items() for bits in range(family.least_bits, 9)]
+SIDED = [name for name, family in FAMILIES.items() if not family.affine]
+# a curve knows no stochastic rounding
+ROUNDED = [
+    (name, bits, rounding)
+    for name, bits in WIDTHS
+    for rounding in Rounding
+    if FAMILIES[name].curve is Curve.LINEAR or rounding is not Rounding.STOCHASTIC
+]
+LINEAR_WIDTHS = [(name, bits) for name, bits in WIDTHS if FAMILIES[name].curve is Curve.LINEAR]
 FEW_WIDTHS = [(name, bits) for name, bits in WIDTHS if bits in (1, 2, 3, 4, 8)]
 
 
@@ -36,6 +45,13 @@ def backend_named(name: str):
 
 def layout_of(values, family: str = "affine", bits: int = 4, rounding=Rounding.DITHER, sample_bits=None) -> Layout:
     return Layout(*values.shape, FAMILIES[family], bits, rounding, sample_bits)
+
+
+def values_for(family: str, values):
+    """Return values as a family is made for: none below zero where it does not keep these."""
+    if FAMILIES[family].curve is Curve.ROOT:
+        return abs(values)
+    return np.maximum(values, 0) if FAMILIES[family].sides == 1 else values
 
 
 def block_of(samples: int, before: int = 1) -> Block:

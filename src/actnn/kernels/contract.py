@@ -45,6 +45,7 @@ __all__ = [
     "Pool",
     "RowNorm",
     "Rows",
+    "Smooth",
     "Span",
     "Status",
     "check_buffer",
@@ -204,6 +205,27 @@ class Backend(Protocol):
         threshold, scale and shift are gamma and beta themselves.
         """
 
+    def decode_function(
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: AnyLayout,
+        function: Smooth,
+        derivative: int,
+        dtype: str,
+        affine: OutputAffine | None = None,
+        samples: range | None = None,
+        out: Array | None = None,
+        grad: Array | None = None,
+    ) -> Array:
+        """Return f(x), or f'(x) where ``derivative`` is 1, of what a split code stands for; times ``grad`` where given.
+
+        With ``affine``, which has no threshold and goes with codes without sides, x is gamma value + beta, and the
+        derivative still that by x. The mean over the noise is right to second order: with g what is returned, s the
+        step of what is coded and x(u) the value before the mean of dither is mended, it is
+        ``g - s**2 / 24 (g'' x'**2 + g' x'')``. Backends agree but for rounding.
+        """
+
     def encode_mask(
         self,
         arrays: Arrays,
@@ -304,6 +326,9 @@ class Backend(Protocol):
         weighted by ``weight[c]``, or A where there is no weight. With v the value, or what ``normalize`` would code,
         an affine code has the one range ``max v - min v``, on the positive side. Else the side of an element is
         ``not (v <= 0)``, and the ranges are ``max(0, max v)`` and ``max(0, -min v)``, the latter 0 where zero is exact.
+        Along a curve, ranges are those of what is coded, and an element counts ``unit**2 + v**2`` times (asinh) or
+        ``4 v`` times (root), at most 2^118: the factor by which noise there is larger in v. A v that a curve has not is
+        like one that is not finite.
 
         Only the groups ``stride // 2``, ``stride // 2 + stride``, … of a sample are read, the first one where there
         are none of these, and the sums multiplied up to the whole sample. Of the layout only shape and family count.

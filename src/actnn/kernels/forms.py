@@ -12,6 +12,25 @@ from actnn.format import index_bytes
 Array = Any
 
 
+class Smooth(IntEnum):
+    """A smooth function that ``decode_function`` applies; the numbers are those of the C ABI.
+
+    GELU is that of erf, softplus has beta 1 and threshold 20, ELU alpha 1, and QUICK_GELU is x sigmoid(1.702 x).
+    """
+
+    GELU = 0
+    GELU_TANH = 1
+    SILU = 2
+    SIGMOID = 3
+    TANH = 4
+    HARDSWISH = 5
+    HARDSIGMOID = 6
+    SOFTPLUS = 7
+    MISH = 8
+    ELU = 9
+    QUICK_GELU = 10
+
+
 @dataclass(frozen=True)
 class Channels:
     """How the elements of a sample divide into channels: element e belongs to ``e // inner % count``."""
@@ -171,20 +190,3 @@ class Status:
     simd: str
     threads: int
     library: str | None
-
-
-class Smooth(IntEnum):
-    """Functions."""
-
-    GELU = 0
-    GELU_TANH = 1
-    SILU = 2
-    SIGMOID = 3
-    TANH = 4
-    HARDSWISH = 5
-    HARDSIGMOID = 6
-    SOFTPLUS = 7
-    MISH = 8
-    ELU = 9
-    QUICK_GELU = 10
-

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actnn.format import Family, Part
-from actnn.kernels.contract import Array, OutputAffine, Smooth
+from actnn.kernels.contract import Array, Channels, OutputAffine, Smooth
 from actnn.operations.kept import Kept, Reading, Reshaped, encode, uncounted
 from actnn.operations.rectifiers import tag_output
 from actnn.session.site import Readers, Site
@@ -25,11 +25,16 @@ VALUE, SLOPE = range(2)
 class Curved(Reading):
     """How f(x), or a gradient times f'(x), is read from a code of x."""
 
-    __slots__ = ("function",)
+    __slots__ = ("_base", "function")
 
     def __init__(self, base: Reading, function: Smooth) -> None:
         super().__init__(base.order, base.backend, base.layout, None, base.normalized)
-        self.function = function
+        self._base, self.function = base, function
+
+    @property
+    def channels(self) -> Channels:
+        """Which elements of a sample of the input have the same gamma and beta."""
+        return self._base.channels
 
     @property
     def signed(self) -> bool:
@@ -67,7 +72,7 @@ class Curved(Reading):
         out: Array,
         grad: Array | None,
     ) -> None:
-        affine = OutputAffine(order.channels, saved[1], saved[2]) if self.normalized else None
+        affine = OutputAffine(self.channels, saved[1], saved[2]) if self.normalized else None
         direct = self.backend.any_shape
         if grad is not None and not (direct and order.dense(grad)):
             grad = order.flat(grad)

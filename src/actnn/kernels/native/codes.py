@@ -6,11 +6,23 @@ import math
 from pathlib import Path
 
 from actnn.format import Part, index_bytes
-from actnn.kernels.contract import AnyLayout, Array, Arrays, DividedLayout, Division, Key, OutputAffine, Pool, Span
+from actnn.kernels.contract import (
+    AnyLayout,
+    Array,
+    Arrays,
+    DividedLayout,
+    Division,
+    Key,
+    OutputAffine,
+    Pool,
+    Smooth,
+    Span,
+)
 from actnn.kernels.native.calls import Calls, space
 from actnn.kernels.native.library import refuse
 from actnn.kernels.native.structures import KEY, c_output, layout_handle, pool_handle
 from actnn.kernels.reference import Reference
+from actnn.kernels.reference.smooth import check_function
 
 
 class CodeRows(Calls):
@@ -25,6 +37,7 @@ class CodeRows(Calls):
         self._divide = library.actnn_divide
         self._decode = library.actnn_decode
         self._decode_output = library.actnn_decode_output
+        self._decode_function = library.actnn_decode_function
         self._encode_mask = library.actnn_encode_mask
         self._apply_mask = library.actnn_apply_mask
         self._energy = library.actnn_energy
@@ -79,6 +92,43 @@ class CodeRows(Calls):
             parameters = c_output(arrays, affine, room)
             refuse("actnn_decode_output", self._decode_output(form, parameters, *call, *result))
             del kept
+        return out
+
+    def decode_function(
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: AnyLayout,
+        function: Smooth,
+        derivative: int,
+        dtype: str,
+        affine: OutputAffine | None = None,
+        samples: range | None = None,
+        out: Array | None = None,
+        grad: Array | None = None,
+    ) -> Array:
+        check_function(layout, derivative, affine)
+        first, count = (0, layout.samples) if samples is None else (samples.start, len(samples))
+        if out is None:
+            out = arrays.empty((count, layout.elements), dtype, buffer)
+        parameters = None if affine is None else c_output(arrays, affine, 0)
+        if grad is not None and arrays.dtype(grad) != arrays.dtype(out):
+            grad = arrays.cast(grad, arrays.dtype(out))
+        status = self._decode_function(
+            layout.handle or layout_handle(layout),
+            function,
+            derivative,
+            parameters,
+            self._simd,
+            self._threads(arrays),
+            first,
+            count,
+            arrays.pointer(buffer),
+            0 if grad is None else arrays.pointer(grad),
+            arrays.pointer(out),
+            arrays.codes[out.dtype],
+        )
+        refuse("actnn_decode_function", status)
         return out
 
     def encode_mask(

@@ -37,6 +37,7 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_encode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
     "actnn_decode_index": (_INT64, _INT64, _INT32, _INT32, _POINTER, _POINTER),
     "actnn_decode_output": (_POINTER, _POINTER, *_CALL, _INT64, _INT64, _POINTER, _INT32, _POINTER, _INT32),
+    "actnn_decode_function": (*(_POINTER, _INT32, _INT32, _POINTER, *_CALL, _INT64, _INT64, *(_POINTER,) * 3, _INT32),),
     "actnn_statistics_workspace": (_INT64, _INT64, _POINTER),
     "actnn_channel_statistics": (_INT64, _INT64, _POINTER, *_CALL, _POINTER, _INT32, *(_POINTER,) * 5),
     "actnn_normalize": (*(_POINTER,) * 3, *_CALL, _POINTER, _POINTER, _POINTER, _INT32, _POINTER),

@@ -26,7 +26,7 @@ from actnn.kernels.contract import (
 from actnn.kernels.reference.division import relief
 
 KEY = struct.Struct("@4I")
-LAYOUT = struct.Struct("@qqii12sPP")
+LAYOUT = struct.Struct("@qqii10sBBPP")
 CHANNELS = struct.Struct("@qq")
 NORMALIZATION = struct.Struct("@5P")
 OUTPUT = struct.Struct("@qq4Pii")
@@ -57,7 +57,7 @@ class Handle(bytes):
 def layout_handle(layout: AnyLayout) -> bytes:
     """Make the ``actnn_layout`` of a layout, and keep it there."""
     shape = layout.samples, layout.elements, layout.bits
-    kind = layout.rounding, bytes(layout.family.negative)
+    kind = layout.rounding, bytes(layout.family.negative), layout.family.curve, layout.family.unit
     if isinstance(layout, DividedLayout):
         packed = LAYOUT.pack(*shape, *kind, layout.block.bits_address, layout.block.address)
         layout.handle = packed

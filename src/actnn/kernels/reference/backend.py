@@ -16,10 +16,11 @@ from actnn.kernels.contract import (
     OutputAffine,
     Pool,
     RowNorm,
+    Smooth,
     Span,
     check_buffer,
 )
-from actnn.kernels.reference import batch_norm, codes, division, passes, pooling, row_norm, sampling
+from actnn.kernels.reference import batch_norm, codes, division, passes, pooling, row_norm, sampling, smooth
 
 
 class Reference:
@@ -63,6 +64,26 @@ class Reference:
             values = passes.scaled(values, affine.channels, scale, shift)
         if samples is not None:
             values = values[samples.start : samples.stop]
+        return placed(arrays.cast(values, dtype), out)
+
+    def decode_function(
+        self,
+        arrays: Arrays,
+        buffer: Array,
+        layout: AnyLayout,
+        function: Smooth,
+        derivative: int,
+        dtype: str,
+        affine: OutputAffine | None = None,
+        samples: range | None = None,
+        out: Array | None = None,
+        grad: Array | None = None,
+    ) -> Array:
+        values = smooth.decode_function(arrays, buffer, layout, function, derivative, affine)
+        if samples is not None:
+            values = values[samples.start : samples.stop]
+        if grad is not None:
+            values = arrays.cast(grad, "float32") * values
         return placed(arrays.cast(values, dtype), out)
 
     def encode_mask(

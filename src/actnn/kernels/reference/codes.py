@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actnn.format import GROUP, KEY_BYTES, PLANE_BYTES, SCALE_BYTES, Part, Rounding, index_bytes, plane_bytes
+from actnn.format import GROUP, KEY_BYTES, PLANE_BYTES, SCALE_BYTES, Curve, Part, Rounding, index_bytes, plane_bytes
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Key
+from actnn.kernels.reference.curves import MOST_BENT, TWELFTH, asinh, gain, group_unit, sinh
 from actnn.kernels.reference.numbers import (
     HALF,
     bfloat16_down,
@@ -16,6 +17,7 @@ from actnn.kernels.reference.numbers import (
     bfloat16_value,
     big_integers,
     divide,
+    filled,
     group_noise,
     little_endian,
     masked,
@@ -41,20 +43,27 @@ def encode(arrays: Arrays, values: Array, sides: Array | None, layout: AnyLayout
     return arrays.cast(arrays.concatenate([key_bytes, scale_bytes, *planes], 0), "uint8")
 
 
-def decode(arrays: Arrays, buffer: Array, layout: AnyLayout, part: Part) -> Array:
-    """Return the float32 values of a buffer."""
+def decode(arrays: Arrays, buffer: Array, layout: AnyLayout, part: Part, plain: bool = False) -> Array:
+    """Return the float32 values of a buffer; ``plain`` leaves out what makes the mean of dither right along a curve."""
+    parts = []
+    for bits, words, scales, noise in decoded_runs(arrays, buffer, layout):
+        values = dequantize(arrays, words, scales, layout, bits, noise, part, plain)
+        parts.append(ungroup(values, layout.elements))
+    nothing = filled(arrays, (0, layout.elements), 0.0, buffer)
+    return arrays.concatenate(parts, 0) if parts else nothing
+
+
+def decoded_runs(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Iterator[tuple[int, Array, Array, Array]]:
+    """Yield width, words (S, G, E), scales (S, G, 1, scales) and noise (S, G, E) of each run of equal width."""
     integers = arrays.cast(buffer, "int64")
     key = big_integers(integers[:KEY_BYTES], 4)
     words_of_key = [key[index : index + 1] for index in range(4)]
     stored = big_integers(integers[KEY_BYTES : layout.planes_offset], SCALE_BYTES)
     scales = arrays.bits_float(stored << 16).reshape(layout.samples, layout.groups, 1, layout.family.scales)
-    parts, offsets = [], layout.sample_offsets
+    offsets = layout.sample_offsets
     for start, stop, bits in runs(layout):
         words = unpack(arrays, integers[offsets[start] : offsets[stop]], stop - start, layout.elements, bits)
-        noise = group_noise(arrays, words_of_key, layout, start, stop)
-        values = dequantize(arrays, words, scales[start:stop], layout, bits, noise, part)
-        parts.append(ungroup(values, layout.elements))
-    return arrays.concatenate(parts, 0) if parts else scales.reshape(0, layout.elements)
+        yield bits, words, scales[start:stop], group_noise(arrays, words_of_key, layout, start, stop)
 
 
 def encode_index(arrays: Arrays, values: Array, bits: int) -> Array:
@@ -110,20 +119,25 @@ def quantize(arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int
     """Return the stored scales (S, G, scales) as bfloat16 bits, and the words (S, G, E)."""
     negative = layout.family.negative[bits]
     positive = 2**bits - negative
-    low, high = arrays.amin(x), arrays.amax(x)
+    u, unit = bend(arrays, x, layout)
+    low, high = arrays.amin(u), arrays.amax(u)
     if layout.family.affine:
         zero = bfloat16_down(arrays, low)
         base = bfloat16_value(arrays, zero)
         stored = arrays.stack([zero, bfloat16_scale(arrays, high - base)], -1)
-        offset = x - base[..., None]
+        offset = u - base[..., None]
     else:
         stored = arrays.stack([bfloat16_scale(arrays, -low), bfloat16_scale(arrays, high)], -1)
-        offset = abs(x)
+        offset = abs(u)
     scales = bfloat16_value(arrays, stored)
-    finite = arrays.cast(arrays.isfinite(scales), "int64").sum(-1) == 2
-    finite = arrays.cast(finite, "int64") * arrays.amin(arrays.cast(arrays.isfinite(x), "int64"))
+    stored = arrays.concatenate([stored[..., 2 - layout.family.sides :], *unit], -1)
+    finite = arrays.amin(arrays.cast(arrays.isfinite(bfloat16_value(arrays, stored)), "int64"))
+    for values in (x, u, scales):
+        finite = finite * arrays.amin(arrays.cast(arrays.isfinite(values), "int64"))
+    if layout.family.curve is Curve.ASINH:
+        finite = finite * arrays.amin(arrays.cast(abs(u) <= MOST_BENT, "int64"))
     sound = finite[..., None] == 1
-    stored = arrays.where(sound, stored, POISON)[..., 2 - layout.family.scales :]
+    stored = arrays.where(sound, stored, POISON)
 
     level = fixed_point(arrays, offset, scales[..., 1:], positive)
     if layout.family.affine:
@@ -132,6 +146,19 @@ def quantize(arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int
     step = (arrays.where(side == 1, level, below) + noise) >> 16
     step = arrays.where(sound, step, 0)
     return stored, arrays.where(side == 1, negative + step, negative - 1 - step)
+
+
+def bend(arrays: Arrays, x: Array, layout: AnyLayout) -> tuple[Array, list[Array]]:
+    """Return what is coded of values (S, G, E), and the unit (S, G, 1) as bfloat16 bits where one is stored."""
+    if layout.family.curve is Curve.LINEAR:
+        return x, []
+    if layout.family.curve is Curve.ROOT:
+        return arrays.sqrt(x), []
+    if not layout.family.unit:
+        return asinh(arrays, x), []
+    places = arrays.arange(0, layout.groups * GROUP, x).reshape(layout.groups, GROUP)
+    unit = group_unit(arrays, x, arrays.cast(places < layout.elements, "float32"))
+    return asinh(arrays, x * divide(1.0, unit)), [arrays.float_bits(unit) >> 16]
 
 
 def fixed_point(arrays: Arrays, offset: Array, scale: Array, levels: int) -> Array:
@@ -147,23 +174,50 @@ def fixed_point(arrays: Arrays, offset: Array, scale: Array, levels: int) -> Arr
 
 
 def dequantize(
-    arrays: Arrays, words: Array, scales: Array, layout: AnyLayout, bits: int, noise: Array, part: Part
+    arrays: Arrays,
+    words: Array,
+    scales: Array,
+    layout: AnyLayout,
+    bits: int,
+    noise: Array,
+    part: Part,
+    plain: bool = False,
 ) -> Array:
     """Return the values (S, G, E) that words stand for; ``scales`` is (S, G, 1, scales)."""
     negative = layout.family.negative[bits]
     positive = 2**bits - negative
+    unit = scales[..., -1] if layout.family.unit else None
+    scales = scales[..., : layout.family.sides]
     dither = HALF - 2 * noise if layout.rounding is Rounding.DITHER else 0 * noise
     step = divide(scales[..., -1], 2.0 * STEP * (positive - 1))
+    wide = divide(scales[..., -1], float(positive - 1))
     if layout.family.affine:
-        return scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
+        u = scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
+        return unbend(arrays, u, unit, wide, layout, plain)
     nothing = 0 * scales[..., -1]
     side = words >= negative
     levels = arrays.where(side, words - negative, negative - 1 - words)
     position = arrays.cast(2 * STEP * levels + dither, "float32")
+    above = unbend(arrays, position * step, unit, wide, layout, plain)
     if part is Part.POSITIVE:
-        return arrays.where(side, position * step, nothing)
+        return arrays.where(side, above, nothing)
     below = divide(scales[..., 0], 2.0 * STEP * (negative - 1)) if negative > 1 else nothing
-    return position * arrays.where(side, step, -below)
+    wide = divide(scales[..., 0], float(negative - 1)) if negative > 1 else nothing
+    return arrays.where(side, above, unbend(arrays, position * -below, unit, wide, layout, plain))
+
+
+def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: AnyLayout, plain: bool) -> Array:
+    """Return the values (S, G, E) that were coded as ``u``; unit and step are (S, G, 1).
+
+    With dither, u is uniform over one step about what was coded, and what that adds on average is taken away.
+    """
+    dithered = layout.rounding is Rounding.DITHER and not plain
+    if layout.family.curve is Curve.LINEAR:
+        return u
+    if layout.family.curve is Curve.ROOT:
+        return u * u - step * step * TWELFTH if dithered else u * u
+    unit = 0.0 * step + 1.0 if unit is None else unit
+    return sinh(arrays, u) * (unit * gain(arrays, step * 0.5) if dithered else unit)
 
 
 def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:

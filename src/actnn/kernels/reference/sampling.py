@@ -6,9 +6,13 @@ Shapes: S samples, R groups of a sample that are read, E = 256 elements of a gro
 from __future__ import annotations
 
 from actnn.errors import FormatError
-from actnn.format import GROUP
+from actnn.format import GROUP, Curve
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, Normalization
-from actnn.kernels.reference.numbers import filled
+from actnn.kernels.reference.curves import asinh, group_unit
+from actnn.kernels.reference.numbers import divide, filled
+
+# where a slope is larger than that, its square, sums of it would not be finite
+MOST_SLOPE = 2.0**118
 
 
 def ranges(
@@ -28,7 +32,9 @@ def ranges(
     channel = None if channels is None else places // channels.inner % channels.count
     if normalization is not None:
         x = (x - normalization.mean[channel]) * normalization.inverse[channel] - normalization.threshold[channel]
-    squares, sides = squared_ranges(arrays, x, layout)
+    if layout.family.curve is Curve.ROOT:
+        x = arrays.where(x >= 0, x, float("nan"))
+    squares, sides = squared_ranges(arrays, x, inside, layout)
     columns = [
         (square * (side * counted).sum(-1)).sum(-1)
         for counted in (inside, inside if weight is None else inside * weight[channel])
@@ -39,18 +45,35 @@ def ranges(
     return arrays.where(finite[:, None] == 1, whole, float("nan"))
 
 
-def squared_ranges(arrays: Arrays, x: Array, layout: AnyLayout) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return the squared range (S, R) of the negative and of the positive side, and which elements (S, R, E) are there.
+def squared_ranges(
+    arrays: Arrays, x: Array, inside: Array, layout: AnyLayout
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the squared range (S, R) of the negative and of the positive side, and what elements (S, R, E) count.
 
     Affine codes know one range only; it counts as that of the positive side.
     """
-    low, high = arrays.amin(x), arrays.amax(x)
+    ends, slopes = bent_ends(arrays, x, inside, layout)
+    count = arrays.where(slopes <= MOST_SLOPE, slopes, MOST_SLOPE)
+    low, high = ends[..., 0], ends[..., 1]
     above = 1.0 - arrays.cast(x <= 0, "float32")
     if layout.family.affine:
-        return (0.0 * high, (high - low) * (high - low)), (0.0 * above, 0.0 * above + 1.0)
+        return (0.0 * high, (high - low) * (high - low)), (0.0 * above, count)
     # zero is exact where the negative side has no scale of its own
-    negative = arrays.where(low < 0, low * low, 0.0) if layout.family.scales == 2 else 0.0 * low
-    return (negative, arrays.where(high > 0, high * high, 0.0)), (1.0 - above, above)
+    negative = arrays.where(low < 0, low * low, 0.0) if layout.family.sides == 2 else 0.0 * low
+    return (negative, arrays.where(high > 0, high * high, 0.0)), ((1.0 - above) * count, above * count)
+
+
+def bent_ends(arrays: Arrays, x: Array, inside: Array, layout: AnyLayout) -> tuple[Array, Array]:
+    """Return the ends (S, R, 2) of what is coded, and the squared slopes (S, R, E): by how much noise in that grows."""
+    ends = arrays.stack([arrays.amin(x), arrays.amax(x)], -1)
+    if layout.family.curve is Curve.LINEAR:
+        return ends, 0.0 * x + 1.0
+    if layout.family.curve is Curve.ROOT:
+        return arrays.sqrt(ends), 4.0 * x
+    if not layout.family.unit:
+        return asinh(arrays, ends), x * x + 1.0
+    unit = group_unit(arrays, x, inside)
+    return asinh(arrays, ends * divide(1.0, unit)), x * x + unit * unit
 
 
 def energy(arrays: Arrays, values: Array, stride: int) -> Array:

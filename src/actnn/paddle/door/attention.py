@@ -57,13 +57,15 @@ def multi_head_attention(
         return plainly(query, key, value, attn_mask, cache)
     key, value = (query if x is None else x for x in (key, value))
     projections = zip((layer.q_proj, layer.k_proj, layer.v_proj), (query, key, value), strict=True)
-    heads = [project(x).reshape([*x.shape[:2], layer.num_heads, layer.head_dim]) for project, x in projections]
+    query, key, value = (
+        project(x).reshape([*x.shape[:2], layer.num_heads, layer.head_dim]) for project, x in projections
+    )
     if attn_mask is not None and attn_mask.dtype not in FLOATING:
         # as Paddle does it: what must not be seen is far below all logits, not infinitely far
-        attn_mask = (attn_mask.astype(heads[0].dtype) - 1.0) * 1e9
+        attn_mask = (attn_mask.astype(query.dtype) - 1.0) * 1e9
     elif attn_mask is not None:
-        attn_mask = attn_mask.astype(heads[0].dtype)
-    y = F.scaled_dot_product_attention(*heads, attn_mask, dropout_p=layer.dropout, training=layer.training)
+        attn_mask = attn_mask.astype(query.dtype)
+    y = F.scaled_dot_product_attention(query, key, value, attn_mask, layer.dropout, training=layer.training)
     return layer.out_proj(y.reshape([*y.shape[:2], layer.embed_dim]))
 
 

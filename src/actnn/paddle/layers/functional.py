@@ -16,50 +16,66 @@ from actnn.paddle.layers.base import Compressed
 class FunctionalLayer(Compressed):
     """A layer whose forward is one functional call."""
 
-    def forward(self, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def served(self, x: Tensor, *arguments: Any) -> Any:
         """Return what the plain layer returns."""
-        if not self.records(input):
-            return self.plainly(input, *arguments, **options)
-        found = self.sent(OwnSite(self.site, self.training), input, *arguments, **options)
-        return self.plainly(input, *arguments, **options) if found is DECLINED else found
+        found = self.sent(OwnSite(self.site, self.training), x, *arguments) if self.records(x) else DECLINED
+        return self.plainly(x, *arguments) if found is DECLINED else found
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
         raise NotImplementedError
 
 
-class QLayerNorm(FunctionalLayer, nn.LayerNorm):
+class RowNormLayer(FunctionalLayer):
+    """A normalisation over rows."""
+
+    extra = row_normalization.EXTRA
+
+    def forward(self, input: Tensor) -> Any:
+        """Return an input normalised."""
+        return self.served(input)
+
+
+class LayerOfX(FunctionalLayer):
+    """A function of one tensor, which Paddle calls x."""
+
+    def forward(self, x: Tensor) -> Any:
+        """Return what the function makes of an input."""
+        return self.served(x)
+
+
+class QLayerNorm(RowNormLayer, nn.LayerNorm):
     """``nn.LayerNorm`` that keeps a code of its normalised input."""
 
-    plain, extra = nn.LayerNorm, row_normalization.EXTRA
+    plain = nn.LayerNorm
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
         own = (self._normalized_shape, self.weight, self.bias, self._epsilon)
-        return norms.layer_norm(call, F.layer_norm, input, *own)
+        return norms.layer_norm(call, F.layer_norm, x, *own)
 
 
-class QGroupNorm(FunctionalLayer, nn.GroupNorm):
+class QGroupNorm(RowNormLayer, nn.GroupNorm):
     """``nn.GroupNorm`` that keeps a code of its normalised input."""
 
-    plain, extra = nn.GroupNorm, row_normalization.EXTRA
+    plain = nn.GroupNorm
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
         own = (self._num_groups, self._epsilon, self.weight, self.bias, self._data_format)
-        return norms.group_norm(call, F.group_norm, input, *own)
+        return norms.group_norm(call, F.group_norm, x, *own)
 
 
-class SmoothLayer(FunctionalLayer):
+class SmoothLayer(LayerOfX):
     """A smooth function; ``options`` are the attributes that hold what the function takes."""
 
     function: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
         own = (getattr(self, name) for name in self.options)
-        return activations.RULES[self.function](call, getattr(F, self.function), input, *own)
+        return activations.RULES[self.function](call, getattr(F, self.function), x, *own)
 
 
 class QGELU(SmoothLayer, nn.GELU):
@@ -122,24 +138,24 @@ class QELU(SmoothLayer, nn.ELU):
     plain, function, options = nn.ELU, "elu", ("_alpha",)
 
 
-class QSoftmax(FunctionalLayer, nn.Softmax):
+class QSoftmax(LayerOfX, nn.Softmax):
     """``nn.Softmax`` that keeps a code of the probabilities."""
 
     plain = nn.Softmax
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
-        return attention.softmax(call, F.softmax, input, self._axis)
+        return attention.softmax(call, F.softmax, x, self._axis)
 
 
-class QLogSoftmax(FunctionalLayer, nn.LogSoftmax):
+class QLogSoftmax(LayerOfX, nn.LogSoftmax):
     """``nn.LogSoftmax`` that keeps a code of the probabilities."""
 
     plain = nn.LogSoftmax
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
-        return attention.log_softmax(call, F.log_softmax, input, self._axis)
+        return attention.log_softmax(call, F.log_softmax, x, self._axis)
 
 
 class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
@@ -147,13 +163,12 @@ class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
 
     plain = nn.CrossEntropyLoss
 
-    def forward(self, input: Tensor, label: Any = None, **options: Any) -> Any:
+    def forward(self, input: Tensor, label: Any = None, target: Any = None) -> Any:
         """Return the loss; ``target`` is Paddle's second name for labels."""
-        return super().forward(input, options.pop("target", label), **options)
+        return self.served(input, target if label is None else label)
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
+        (label,) = arguments
         own = (self.weight, self.ignore_index, self.reduction, self.soft_label, self.axis)
-        return attention.cross_entropy(
-            call, F.cross_entropy, input, *arguments, *own, self.use_softmax, self.label_smoothing
-        )
+        return attention.cross_entropy(call, F.cross_entropy, x, label, *own, self.use_softmax, self.label_smoothing)

@@ -1,0 +1,187 @@
+// Smooth functions and their derivatives, written once for numbers and for vectors of them.
+//
+// V is what an instruction set computes with: it has +, -, * and /, V(float), and the functions below that are declared
+// for it. Operations are single ones of float32, so that all instruction sets have the same bits.
+#pragma once
+
+#include "curves.h"
+
+namespace actnn {
+
+// What decode_function makes of the values of a group. The squared slope of the value by what is coded is
+// (slope[2] x + slope[1]) x + slope[0], its second derivative bend[1] x + bend[0].
+struct SmoothGroup {
+    int derivative;
+    float slope[3];
+    float bend[2];
+};
+
+// x are values, corrections s^2 / 24; of x comes y = gamma x + beta. grad is NULL or a factor.
+using SmoothKernel = void (*)(int function, const SmoothGroup &group, const float *x, const float *gamma,
+                              const float *beta, const float *corrections, const float *grad, int length, float *out);
+
+void scalar_smooth(int function, const SmoothGroup &group, const float *x, const float *gamma, const float *beta,
+                   const float *corrections, const float *grad, int length, float *out);
+void avx2_smooth(int function, const SmoothGroup &group, const float *x, const float *gamma, const float *beta,
+                 const float *corrections, const float *grad, int length, float *out);
+
+// Squared slopes and corrections beyond these would make an infinity of what is then multiplied by 0.
+constexpr float MOST_SMOOTH_SLOPE = 0x1p118f;
+constexpr float MOST_CORRECTION = 0x1p100f;
+
+// A function and its first three derivatives.
+template <class V> struct Derivatives {
+    V value, first, second, third;
+};
+
+template <class V> static inline V bounded(V x, float most) { return least(greatest(x, V(-most)), V(most)); }
+
+// Of the logistic function.
+template <class V> static inline Derivatives<V> logistic(V x) {
+    const V s = V(1) / (V(1) + exponential(V(0) - bounded(x, 80)));
+    const V first = s * (V(1) - s);
+    return {s, first, first * (V(1) - V(2) * s), first * (V(1) - V(6) * first)};
+}
+
+// Of y s, where s(y) is given.
+template <class V> static inline Derivatives<V> times_self(V y, const Derivatives<V> &s) {
+    return {y * s.value, s.value + y * s.first, V(2) * s.first + y * s.second, V(3) * s.second + y * s.third};
+}
+
+struct Gelu {
+    template <class V> static Derivatives<V> of(V y) {
+        // Abramowitz and Stegun, 7.1.26
+        const V bound = bounded(y, 13);
+        const V magnitude = greatest(bound, V(0) - bound);
+        const V density = exponential(V(-0.5f) * (bound * bound));
+        const V t = V(1) / (V(1) + V(0.23164189f) * magnitude);
+        const V tail = ((((V(0.5307027f) * t + V(-0.7265760f)) * t + V(0.7107069f)) * t + V(-0.14224837f)) * t +
+                        V(0.12741480f)) *
+                       t * density;
+        const V phi = select(less(y, V(0)), tail, V(1) - tail);
+        const V p = V(0.39894228f) * density;
+        return {y * phi, phi + y * p, p * (V(2) - bound * bound), p * (bound * (bound * bound - V(4)))};
+    }
+};
+
+struct GeluTanh {
+    template <class V> static Derivatives<V> of(V y) {
+        constexpr float TWICE = 1.5957691216f, CUBE = 0.044715f;
+        const V x = bounded(y, 16), square = x * x;
+        const auto s = logistic(V(TWICE) * (x + V(CUBE) * (square * x)));
+        const V p1 = V(TWICE) + V(3 * TWICE * CUBE) * square;
+        const V p2 = V(6 * TWICE * CUBE) * x, p3 = V(6 * TWICE * CUBE);
+        const V second = s.second * (p1 * p1) + s.first * p2;
+        const V third = s.third * (p1 * p1 * p1) + V(3) * (s.second * (p1 * p2)) + s.first * p3;
+        return times_self(y, Derivatives<V>{s.value, s.first * p1, second, third});
+    }
+};
+
+struct Silu {
+    template <class V> static Derivatives<V> of(V y) { return times_self(y, logistic(y)); }
+};
+
+struct QuickGelu {
+    template <class V> static Derivatives<V> of(V y) {
+        constexpr float K = 1.702f;
+        const auto s = logistic(V(K) * y);
+        return times_self(y, Derivatives<V>{s.value, V(K) * s.first, V(K * K) * s.second, V(K * K * K) * s.third});
+    }
+};
+
+struct Sigmoid {
+    template <class V> static Derivatives<V> of(V y) { return logistic(y); }
+};
+
+struct Tanh {
+    template <class V> static Derivatives<V> of(V y) {
+        const auto s = logistic(V(2) * y);
+        return {V(2) * s.value - V(1), V(4) * s.first, V(8) * s.second, V(16) * s.third};
+    }
+};
+
+struct Hardswish {
+    template <class V> static Derivatives<V> of(V y) {
+        const auto low = less(y, V(-3)), high = less(V(3), y);
+        const V inside = V(1.0f / 6) * (y * (y + V(3)));
+        return {select(low, V(0), select(high, y, inside)),
+                select(low, V(0), select(high, V(1), V(1.0f / 3) * y + V(0.5f))),
+                select(low, V(0), select(high, V(0), V(1.0f / 3))), V(0)};
+    }
+};
+
+struct Hardsigmoid {
+    template <class V> static Derivatives<V> of(V y) {
+        const auto low = less(y, V(-3)), high = less(V(3), y);
+        return {select(low, V(0), select(high, V(1), V(1.0f / 6) * y + V(0.5f))),
+                select(low, V(0), select(high, V(0), V(1.0f / 6))), V(0), V(0)};
+    }
+};
+
+struct Softplus {
+    template <class V> static Derivatives<V> of(V y) {
+        const auto beyond = less(V(20), y);
+        const auto s = logistic(y);
+        const V bound = bounded(y, 80);
+        const V tail = log_from_one(V(1) + exponential(V(0) - greatest(bound, V(0) - bound)));
+        return {select(beyond, y, greatest(y, V(0)) + tail), select(beyond, V(1), s.value),
+                select(beyond, V(0), s.first), select(beyond, V(0), s.second)};
+    }
+};
+
+struct Mish {
+    template <class V> static Derivatives<V> of(V y) {
+        const V e = exponential(least(greatest(y, V(-80)), V(20)));
+        const V n = e * (e + V(2));
+        const V t = n / (n + V(2));
+        const V q = V(1) - t * t; // tanh' of softplus
+        const auto s = logistic(y);
+        const V first = q * s.value;
+        const V second = q * s.first - V(2) * (t * (first * s.value));
+        const V inner = first * first * s.value + t * (second * s.value) + V(2) * (t * (first * s.first));
+        return times_self(y, Derivatives<V>{t, first, second, q * s.second - V(2) * inner});
+    }
+};
+
+struct Elu {
+    template <class V> static Derivatives<V> of(V y) {
+        const auto above = less(V(0), y);
+        const V e = exponential(least(greatest(y, V(-80)), V(0)));
+        return {select(above, y, e - V(1)), select(above, V(1), e), select(above, V(0), e), select(above, V(0), e)};
+    }
+};
+
+// One of V's elements of what decode_function returns.
+template <class Function, class V>
+static inline V smoothed(const SmoothGroup &group, V x, V gamma, V beta, V correction) {
+    const V y = x * gamma + beta;
+    const Derivatives<V> f = Function::of(y);
+    const V value = group.derivative ? f.first : f.value;
+    const V first = group.derivative ? f.second : f.first;
+    const V second = group.derivative ? f.third : f.second;
+    const V slope = (V(group.slope[2]) * x + V(group.slope[1])) * x + V(group.slope[0]);
+    const V bend = V(group.bend[1]) * x + V(group.bend[0]);
+    const V by_value = second * (gamma * gamma) * least(slope, V(MOST_SMOOTH_SLOPE)) + first * gamma * bend;
+    const V result = value - correction * by_value;
+    // bounds make a number of a NaN
+    return select(ordered(y), result, y);
+}
+
+// Call visit(Function{}) for the function of an actnn_smooth.
+template <class Visit> static void visit_smooth(int function, Visit visit) {
+    switch (function) {
+    case ACTNN_GELU: return visit(Gelu{});
+    case ACTNN_GELU_TANH: return visit(GeluTanh{});
+    case ACTNN_SILU: return visit(Silu{});
+    case ACTNN_SIGMOID: return visit(Sigmoid{});
+    case ACTNN_TANH: return visit(Tanh{});
+    case ACTNN_HARDSWISH: return visit(Hardswish{});
+    case ACTNN_HARDSIGMOID: return visit(Hardsigmoid{});
+    case ACTNN_SOFTPLUS: return visit(Softplus{});
+    case ACTNN_MISH: return visit(Mish{});
+    case ACTNN_ELU: return visit(Elu{});
+    case ACTNN_QUICK_GELU: return visit(QuickGelu{});
+    }
+}
+
+} // namespace actnn

@@ -1,0 +1,41 @@
+// Smooth functions of decoded values in plain C++.
+
+#include "smooth.h"
+
+namespace actnn {
+namespace {
+
+// What smooth.h computes with.
+struct Number {
+    float value;
+
+    explicit Number(float x) : value(x) {}
+    Number operator+(Number other) const { return Number(value + other.value); }
+    Number operator-(Number other) const { return Number(value - other.value); }
+    Number operator*(Number other) const { return Number(value * other.value); }
+    Number operator/(Number other) const { return Number(value / other.value); }
+};
+
+// As the instructions of vectors have it: the second where one is NaN.
+Number least(Number a, Number b) { return a.value < b.value ? a : b; }
+Number greatest(Number a, Number b) { return a.value > b.value ? a : b; }
+bool less(Number a, Number b) { return a.value < b.value; }
+bool ordered(Number a) { return a.value == a.value; }
+Number select(bool chosen, Number a, Number b) { return chosen ? a : b; }
+Number exponential(Number x) { return Number(2.0f * half_exponential(x.value)); }
+Number log_from_one(Number x) { return Number(logarithm(x.value)); }
+
+} // namespace
+
+void scalar_smooth(int function, const SmoothGroup &group, const float *x, const float *gamma, const float *beta,
+                   const float *corrections, const float *grad, int length, float *out) {
+    visit_smooth(function, [&]<class Function>(Function) {
+        for (int i = 0; i < length; ++i) {
+            const float result = smoothed<Function>(group, Number(x[i]), Number(gamma[i]), Number(beta[i]),
+                                                    Number(corrections[i])).value;
+            out[i] = grad ? grad[i] * result : result;
+        }
+    });
+}
+
+} // namespace actnn
