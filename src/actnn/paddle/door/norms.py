@@ -16,6 +16,8 @@ from actnn.operations.row_normalization import EXTRA
 from actnn.paddle.door.forms import coded, learns
 from actnn.paddle.functions.row_norm import row_norm
 
+MOST_EPSILON = 1e-3
+
 
 def normalized(
     frame: Frame,
@@ -51,7 +53,8 @@ def layer_norm(
 ) -> Any:
     """Return ``F.layer_norm``."""
     sizes = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
-    if not coded(x) or list(x.shape[-len(sizes) :]) != sizes:
+    # Paddle refuses other shapes and larger numbers
+    if not coded(x) or list(x.shape[-len(sizes) :]) != sizes or epsilon > MOST_EPSILON:
         return DECLINED
     width = math.prod(sizes)
     rows = Rows(width, width, 1)
