@@ -122,7 +122,7 @@ class PaddleArrays:
 
     def same_elements(self, form: Any, other: Any) -> bool:
         dense = form[1] == contiguous(form[0]) and other[1] == contiguous(other[0])
-        return dense and form[2:] == other[2:] and math.prod(form[0]) == math.prod(other[0])
+        return bool(dense and form[2:] == other[2:] and math.prod(form[0]) == math.prod(other[0]))
 
     def memory(self, x: Tensor) -> Tensor:
         # Paddle shows no object that owns memory: as long as this tensor lives, its address is not used anew
