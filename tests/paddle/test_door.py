@@ -113,6 +113,28 @@ def test_a_network_keeps_an_eighth_of_the_bytes_at_the_default(name: str):
     assert ours.report().ratio > 8
 
 
+@pytest.mark.parametrize("name", ["vision transformer", "text encoder"])
+def test_level_swap_has_the_plain_gradient_though_tensors_are_views(name: str):
+    plain, x = made(name)
+    expected = gradients(plain, x)
+    check_equal_gradients(gradients(actnn.QModule(deepcopy(plain), level="swap"), x), expected)
+
+
+def test_level_swap_has_the_plain_gradient_of_parts_of_a_tensor():
+    class Parts(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second = self.map(x).unbind(0)
+            return first * second
+
+    plain, x = Parts(), paddle.randn([2, 50, WIDTH])
+    expected = squared(plain, x)
+    check_equal_gradients(squared(actnn.QModule(plain, level="swap"), x), expected)
+
+
 @each
 def test_level_zero_and_evaluation_are_plain_paddle_bit_for_bit(name: str):
     plain, x = made(name)
