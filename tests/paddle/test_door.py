@@ -299,6 +299,36 @@ def test_models_within_models_have_sites_of_their_own():
     check_closed()
 
 
+class OwnRMSNorm(nn.Layer):
+    """A norm as language models in Paddle write it out."""
+
+    def __init__(self, power: float = -0.5) -> None:
+        super().__init__()
+        self.weight = self.create_parameter([WIDTH], default_initializer=nn.initializer.Uniform(0.5, 1.5))
+        self.variance_epsilon, self.power = 1e-6, power
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        variance = hidden_states.astype("float32").pow(2).mean(-1, keepdim=True)
+        return (variance + self.variance_epsilon).pow(self.power) * hidden_states * self.weight
+
+
+def test_a_norm_that_is_written_out_is_one_operation():
+    paddle.seed(8)
+    plain, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), OwnRMSNorm(), nn.Linear(WIDTH, 3)), paddle.randn([20, 30, WIDTH])
+    exact = squared(plain, x)
+    ours = converted(deepcopy(plain), 8)
+    found = squared(ours, x)
+    assert "1/rms_norm" in {row.layer for row in ours.report().rows}
+    for name, gradient in exact.items():
+        assert distance(found[name], gradient) < 0.02 * np.linalg.norm(gradient), name
+
+
+def test_a_norm_that_is_not_what_its_name_says_is_left_to_paddle():
+    ours = converted(nn.Sequential(nn.Linear(WIDTH, WIDTH), OwnRMSNorm(-1.0)), 8)
+    squared(ours, paddle.randn([20, WIDTH]))
+    assert "1/rms_norm" not in {row.layer for row in ours.report().rows}
+
+
 class Gated(nn.Layer):
     """A product of two functions of one tensor: their codes are not independent."""
 

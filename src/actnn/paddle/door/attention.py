@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
-from paddle import nn
-from paddle.nn import functional as F
 
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.attention import EXTRA_BITS, AttentionSites
@@ -14,7 +12,6 @@ from actnn.paddle.door.forms import coded, learns
 from actnn.paddle.functions import cross_entropy as losses
 from actnn.paddle.functions import softmax as softmaxes
 from actnn.paddle.functions.attention import Options, attention
-from actnn.paddle.tensors import FLOATING
 
 
 def scaled_dot_product_attention(
@@ -41,32 +38,6 @@ def scaled_dot_product_attention(
     roles = EXTRA_BITS.items()
     sites = AttentionSites(*(frame.site(call, extra=extra, part=f".{role}") for role, extra in roles))
     return attention(sites, query, key, value, attn_mask, Options(dropout_p, is_causal, scale, enable_gqa))
-
-
-def multi_head_attention(
-    layer: nn.MultiHeadAttention,
-    plainly: Any,
-    query: Any,
-    key: Any = None,
-    value: Any = None,
-    attn_mask: Any = None,
-    cache: Any = None,
-) -> Any:
-    """Return what ``nn.MultiHeadAttention`` computes, by one attention instead of a matrix of weights."""
-    if cache is not None or layer.need_weights:
-        return plainly(query, key, value, attn_mask, cache)
-    key, value = (query if x is None else x for x in (key, value))
-    projections = zip((layer.q_proj, layer.k_proj, layer.v_proj), (query, key, value), strict=True)
-    query, key, value = (
-        project(x).reshape([*x.shape[:2], layer.num_heads, layer.head_dim]) for project, x in projections
-    )
-    if attn_mask is not None and attn_mask.dtype not in FLOATING:
-        # as Paddle does it: what must not be seen is far below all logits, not infinitely far
-        attn_mask = (attn_mask.astype(query.dtype) - 1.0) * 1e9
-    elif attn_mask is not None:
-        attn_mask = attn_mask.astype(query.dtype)
-    y = F.scaled_dot_product_attention(query, key, value, attn_mask, layer.dropout, training=layer.training)
-    return layer.out_proj(y.reshape([*y.shape[:2], layer.embed_dim]))
 
 
 def softmax(frame: Frame, function: Any, x: Any, axis: int = -1, dtype: Any = None, name: Any = None) -> Any:
@@ -118,5 +89,3 @@ RULES: dict[str, Rule] = {
     "log_softmax": log_softmax,
     "cross_entropy": cross_entropy,
 }
-# whole classes that are one operation, though their forward is written out in small pieces
-WRITTEN: dict[type[nn.Layer], Any] = {nn.MultiHeadAttention: multi_head_attention}

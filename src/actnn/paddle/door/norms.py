@@ -28,6 +28,7 @@ def normalized(
     rows: Rows,
     epsilon: float,
     plain: Callable[[Tensor], Tensor],
+    centred: bool = True,
 ) -> Any:
     """Return ``x`` normalised over rows; ``plain`` does the same to a few numbers, as Paddle does it."""
     given = [own for own in (weight, bias) if own is not None]
@@ -37,7 +38,7 @@ def normalized(
         # auto_cast may choose the precision of the output
         x = x.astype(plain(paddle.zeros([1, 1, 2], x.dtype)).dtype)
     site = frame.site(frame.count(name), extra=EXTRA)
-    y = row_norm(x, weight, bias, rows, epsilon, True, site, families.of_normalized(site.session.policy))
+    y = row_norm(x, weight, bias, rows, epsilon, centred, site, families.of_normalized(site.session.policy))
     return DECLINED if y is None else y
 
 

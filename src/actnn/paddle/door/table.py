@@ -13,6 +13,7 @@ from actnn.model.conversion import Patterns
 from actnn.model.door import Rule
 from actnn.paddle.door import activations, attention, layers, norms, products
 from actnn.paddle.door.calls import Entered, patches
+from actnn.paddle.door.written import written
 from actnn.paddle.layers import Compressed
 from actnn.session.session import Session
 
@@ -44,8 +45,7 @@ def open_doors(session: Session, given: Sequence[tuple[str, nn.Layer]], patterns
     doors = []
     for name, layer in given:
         if not isinstance(layer, (Compressed, *CONTAINERS)):
-            written = attention.WRITTEN.get(type(layer))
-            doors.append(Entered(layer, name or "model", patterns.names(name, layer), session, written))
+            doors.append(Entered(layer, name or "model", patterns.names(name, layer), session, written(layer)))
     for door in doors:
         door.install()
     return doors
