@@ -70,8 +70,15 @@ $(VENV)/torch-installed: constraints.txt | $(VENV)/created
 	$(PIP) torch
 	touch $@
 
+# the packages that tests take real models from; torchvision may have been built for CUDA where torch was not
+$(VENV)/models-installed: tools/torchvision_on_host.py $(VENV)/torch-installed
+	$(PIP) torchvision timm transformers
+	$(BIN)/python tools/torchvision_on_host.py
+	touch $@
+
 $(VENV)/demo-installed: EXTRAS = torch,demo
-$(VENV)/test-installed: EXTRAS = torch,paddle,test
+$(VENV)/test-installed: EXTRAS = torch,paddle,models,test
+$(VENV)/test-installed: $(VENV)/models-installed
 
 $(VENV)/demo-installed $(VENV)/test-installed: $(PACKAGE_SOURCES) $(VENV)/torch-installed
 	$(PIP) ".[$(EXTRAS)]"

@@ -124,9 +124,9 @@ struct RangesCall {
     const GroupKernels &groups;
     const ChannelKernels &kernels;
     int negative; // 0 affine, 1 zero-exact, 2 or more two-sided
-    const RangeRule &rule;
     int curve;
     bool unit;
+    const RangeRule &rule;
 
     bool affine() const { return negative == 0; }
 };
@@ -282,8 +282,8 @@ int32_t measure_ranges(const actnn_layout &layout, const RangeRule &rule, int32_
     const GroupKernels &kernels = *kernels_of(simd);
     const Sampling sampling(elements, stride);
     const Input input(kernels, values, dtype);
-    const RangesCall call{sampling, input, kernels, channels_of(simd), layout.negative[MOST_BITS], rule, layout.curve,
-                          layout.unit == 1};
+    const RangesCall call{sampling, input, kernels, channels_of(simd), layout.negative[MOST_BITS],
+                          layout.curve, layout.unit == 1, rule};
     measure<Ranges>(
         sampling, samples, threads, [&] { return RangesReader(call); },
         [&](int64_t sample, const Ranges &found) { found.write(sampling.factor(), ranges + 4 * sample); });

@@ -19,26 +19,27 @@ float inverse_deviation(const RowCall &call, float squares) {
     return 1.0f / std::sqrt(variance + static_cast<float>(call.layer.epsilon));
 }
 
-// Measures narrow rows, each in the cache.
+// Measures narrow rows, each while it is in the cache.
 class RowReader {
   public:
     RowReader(const RowCall &call, const Input &input) : call_(call), input_(input) {}
 
     Statistics read(int64_t row) {
         const int64_t width = call_.width(), first = row * width, place = first % call_.split.planes.elements;
+        const int64_t parts = parts_of(width);
         const float *x = nullptr;
-        std::fill_n(sums_, parts_of(width), 0.0f);
+        std::fill_n(sums_, parts, 0.0f);
         visit_row(place, width, [&](int64_t part, int64_t start, int length) {
             const float *const values = input_.read(first + start, length, buffer_ + start);
             if (part == 0) x = values; // the parts follow each other, wherever they are
             if (call_.layer.centred) sums_[part] = call_.kernels->sum(values, length);
         });
-        const float mean = folded(sums_, parts_of(width)) / static_cast<float>(width);
-        std::fill_n(sums_, parts_of(width), 0.0f);
+        const float mean = folded(sums_, parts) / static_cast<float>(width);
+        std::fill_n(sums_, parts, 0.0f);
         visit_row(place, width, [&](int64_t part, int64_t start, int length) {
             sums_[part] = call_.kernels->squares(x + start, mean, length);
         });
-        return {mean, inverse_deviation(call_, folded(sums_, parts_of(width)))};
+        return {mean, inverse_deviation(call_, folded(sums_, parts))};
     }
 
   private:
@@ -48,26 +49,26 @@ class RowReader {
     alignas(64) float buffer_[NARROW];
 };
 
-// Yields the statistics of narrow rows one after another, measured on the way.
+// Yields the statistics of narrow rows in order, measured on the way.
 class MeasuredRows {
   public:
     // `first` is the first element that is asked for.
     MeasuredRows(const RowCall &call, const Input &input, int64_t first)
-        : reader_(call, input), saved_(call.layer.saved), first_((first + call.width() - 1) / call.width()) {}
+        : reader_(call, input), saved_(call.layer.saved), own_((first + call.width() - 1) / call.width()) {}
 
     Statistics operator()(int64_t row) {
         if (row == row_) return current_;
         row_ = row;
         current_ = reader_.read(row);
         // a row that begins before the first element is another thread's, too
-        if (row >= first_) saved_[row] = current_.inverse;
+        if (row >= own_) saved_[row] = current_.inverse;
         return current_;
     }
 
   private:
     RowReader reader_;
     float *saved_;
-    int64_t first_;
+    int64_t own_;
     int64_t row_ = -1;
     Statistics current_{};
 };
@@ -85,10 +86,11 @@ template <class Sum> void sum_parts(const RowCall &call, const Input &input, flo
     const int64_t count = parts_of(call.width());
     std::fill_n(parts, call.rows() * count, 0.0f);
     share_groups(call.split.planes.groups(), call.threads, [&](int64_t begin, int64_t end) {
+        RowCursor rows(call.width());
         alignas(64) float buffer[GROUP];
         visit_groups(call.split.planes, begin, end, [&](const Group &group) {
             const float *const x = input.read(group.first, group.length, buffer);
-            visit_parts(call.width(), group, [&](int64_t row, int start, int length) {
+            rows.visit(group, [&](int64_t row, int start, int length) {
                 parts[row * count + call.part_of(row, group.first + start)] = sum(row, x + start, length);
             });
         });
@@ -129,19 +131,22 @@ void normalize_rows(const RowCall &call, const Key &key, const Input &input, con
         const int64_t groups = groups_of(planes.elements);
         auto statistics = make(begin / groups * planes.elements + begin % groups * GROUP);
         ElementParameters<2> parameters(call.layer.rows.parameters, {gamma, beta});
+        RowCursor rows(call.width());
         alignas(64) float values_of_group[GROUP], out_of_group[GROUP], v[GROUP];
         visit_groups(planes, begin, end, [&](const Group &group) {
             const float *const x = input.read(group.first, group.length, values_of_group);
             output.write(group.first, group.length, out_of_group, [&](float *y) {
-                visit_parts(call.width(), group, [&](int64_t row, int start, int length) {
+                Extremes extremes{INFINITY, -INFINITY, true};
+                rows.visit(group, [&](int64_t row, int start, int length) {
                     const Statistics of_row = statistics(row);
-                    const auto elements = parameters.of(group.place + start, length);
-                    call.kernels->normalize(x + start, of_row.mean, of_row.inverse, elements.arrays[0],
-                                            elements.arrays[1], length, v + start, y + start);
+                    const auto [scale, shift] = parameters.of(group.place + start, length).arrays;
+                    const Extremes part = call.kernels->normalize(x + start, of_row.mean, of_row.inverse, scale, shift,
+                                                                  length, v + start, y + start);
+                    extremes = joined(extremes, part);
                 });
+                call.kernels->encode(call.split.words(group.bits), group_key(key, group.index), extremes, v, x, y,
+                                     group.length, buffer + call.split.scales_of(group.index), buffer + group.planes);
             });
-            call.groups->encode(call.split.words(group.bits), group_key(key, group.index), v, nullptr, group.length,
-                                buffer + call.split.scales_of(group.index), buffer + group.planes);
         });
         output.finish();
     });
@@ -193,8 +198,12 @@ int32_t actnn_row_norm_forward(const actnn_layout *layout, const actnn_division 
     if (layout == nullptr || given == nullptr) return ACTNN_BAD_ARGUMENT;
     const auto &[layer, simd, threads, dtype, key_words, values, out, buffer] = *given;
     actnn_layout chosen = *layout;
-    // widths that are still to be divided say nothing yet
-    if (division) chosen.sample_bits = nullptr, chosen.sample_offsets = nullptr, chosen.bits = division->least_bits;
+    if (division) {
+        // widths that are still to be divided say nothing yet
+        chosen.bits = division->least_bits;
+        chosen.sample_bits = nullptr;
+        chosen.sample_offsets = nullptr;
+    }
     RowCall call;
     if (const actnn_status status = read_row_call(&chosen, layer, simd, threads, dtype, buffer, call);
         status != ACTNN_OK) {

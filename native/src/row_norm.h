@@ -25,17 +25,37 @@ template <class Visit> void visit_row(int64_t place, int64_t width, Visit visit)
     }
 }
 
-// Call visit(row, start, length) for the parts of rows in a group; rows count over all samples.
-template <class Visit> void visit_parts(int64_t width, const Group &group, Visit visit) {
-    int64_t row = group.first / width;
-    int64_t left = width - group.first % width;
-    for (int start = 0; start < group.length; ++row) {
-        const int length = static_cast<int>(std::min<int64_t>(group.length - start, left));
-        visit(row, start, length);
-        start += length;
-        left = width;
+// Finds the parts of rows in groups; rows count over all samples.
+class RowCursor {
+  public:
+    explicit RowCursor(int64_t width) : width_(width) {}
+
+    // Call visit(row, start, length) for the parts in a group.
+    template <class Visit> void visit(const Group &group, Visit visit) {
+        // groups follow each other, as a rule, and a division takes its time
+        if (group.first != next_) {
+            row_ = group.first / width_;
+            left_ = width_ - group.first % width_;
+        }
+        next_ = group.first + group.length;
+        for (int start = 0; start < group.length;) {
+            const int length = static_cast<int>(std::min<int64_t>(group.length - start, left_));
+            visit(row_, start, length);
+            start += length;
+            left_ -= length;
+            if (left_ == 0) {
+                ++row_;
+                left_ = width_;
+            }
+        }
     }
-}
+
+  private:
+    int64_t width_;
+    int64_t next_ = -1; // the element that `row_` and `left_` are about
+    int64_t row_ = 0;
+    int64_t left_ = 0;
+};
 
 // The arguments of a forward or a backward, checked.
 struct RowCall {
@@ -97,8 +117,12 @@ template <int COUNT> class ElementParameters {
 
     // Good until the next call; `length` is at most that of a group.
     Elements of(int64_t place, int length) {
-        const int64_t channel = place / channels_.inner % channels_.channels;
         Elements result;
+        // elements follow each other, as a rule, and a division takes its time
+        const bool next = channels_.inner == 1 && place == next_ && next_channel_ < channels_.channels;
+        const int64_t channel = next ? next_channel_ : place / channels_.inner % channels_.channels;
+        next_ = place + length;
+        next_channel_ = channel + length;
         if (channels_.inner == 1 && channel + length <= channels_.channels) {
             for (int k = 0; k < COUNT; ++k) result.arrays[k] = arrays_[k] + channel;
             return result;
@@ -119,7 +143,8 @@ template <int COUNT> class ElementParameters {
   private:
     actnn_channels channels_;
     const float *arrays_[COUNT];
-    int64_t channel_ = -1; // which the whole of spread_ belongs to
+    int64_t next_ = -1, next_channel_ = 0; // where the last elements ended
+    int64_t channel_ = -1;                 // which the whole of spread_ belongs to
     int spread_length_ = 0;
     alignas(64) float spread_[COUNT][GROUP];
 };

@@ -129,6 +129,7 @@ class NarrowRows {
         std::fill_n(products_, parts, 0.0f);
         visit_row(place, width, [&](int64_t part, int64_t start, int length) {
             const float *const grad = backward_.grad.read(first + start, length, buffer_);
+            backward_.grad.prefetch<Cache::FIRST>(first + start + AHEAD, length);
             if (backward_.of_parameters) add_parameters(call, grad, v + start, place + start, length, partial);
             if (!backward_.of_input) return;
             const float *const gamma = gamma_.of(place + start, length).arrays[0];
@@ -148,6 +149,9 @@ class NarrowRows {
     }
 
   private:
+    // decoding asks memory for nothing
+    static constexpr int64_t AHEAD = 1024;
+
     const Backward &backward_;
     Window window_;
     ElementParameters<1> gamma_;
@@ -160,7 +164,8 @@ class NarrowRows {
 class WideRows {
   public:
     explicit WideRows(const Backward &backward)
-        : backward_(backward), gamma_(backward.call.layer.rows.parameters, {backward.gamma}) {}
+        : backward_(backward), gamma_(backward.call.layer.rows.parameters, {backward.gamma}),
+          rows_(backward.call.width()) {}
 
     // Add up the parts of rows in a group.
     void sum(const Group &group, float *partial, float *sums, float *products) {
@@ -169,7 +174,7 @@ class WideRows {
         const float *const grad = read(group);
         if (backward_.of_parameters) add_parameters(call, grad, v_, group.place, group.length, partial);
         if (!backward_.of_input) return;
-        visit_parts(call.width(), group, [&](int64_t row, int start, int length) {
+        rows_.visit(group, [&](int64_t row, int start, int length) {
             const float *const gamma = gamma_.of(group.place + start, length).arrays[0];
             const RowSums found = call.kernels->weigh(grad + start, gamma, v_ + start, length, weighed_);
             const int64_t part = row * count + call.part_of(row, group.first + start);
@@ -182,7 +187,7 @@ class WideRows {
     void write(const Group &group, const float *mean, const float *mean_product) {
         const RowCall &call = backward_.call;
         const float *const grad = read(group);
-        visit_parts(call.width(), group, [&](int64_t row, int start, int length) {
+        rows_.visit(group, [&](int64_t row, int start, int length) {
             const float *const gamma = gamma_.of(group.place + start, length).arrays[0];
             call.kernels->weigh(grad + start, gamma, v_ + start, length, weighed_);
             const RowGradient gradient{call.layer.saved[row], mean_product[row], mean[row], noise_};
@@ -200,6 +205,7 @@ class WideRows {
 
     const Backward &backward_;
     ElementParameters<1> gamma_;
+    RowCursor rows_;
     NoiseVariance noise_{};
     alignas(64) float v_[GROUP], grad_[GROUP], weighed_[GROUP], buffer_[GROUP];
 };
@@ -259,10 +265,15 @@ void run_wide(const Backward &backward, const Tasks &tasks, const Workspace &wor
 
 // Add up partial sums, always in the same order.
 void add_tasks(const float *partial, int64_t tasks, int64_t count, float *out) {
-    for (int64_t i = 0; i < count; ++i) {
-        double total = 0;
-        for (int64_t task = 0; task < tasks; ++task) total += partial[task * count + i];
-        out[i] = static_cast<float>(total);
+    constexpr int64_t WIDTH = 64;
+    for (int64_t start = 0; start < count; start += WIDTH) {
+        const int64_t width = std::min(WIDTH, count - start);
+        double totals[WIDTH] = {};
+        for (int64_t task = 0; task < tasks; ++task) {
+            const float *const values = partial + task * count + start;
+            for (int64_t i = 0; i < width; ++i) totals[i] += values[i];
+        }
+        for (int64_t i = 0; i < width; ++i) out[start + i] = static_cast<float>(totals[i]);
     }
 }
 

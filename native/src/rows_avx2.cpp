@@ -19,6 +19,7 @@ struct Whole {
     __m256 load(const float *place) const { return _mm256_loadu_ps(place); }
     void store(float *place, __m256 x) const { _mm256_storeu_ps(place, x); }
     __m256 only(__m256 x) const { return x; }
+    __m256 repeated(__m256 x) const { return x; }
 };
 
 // One of which some are there: the others read as zero.
@@ -28,6 +29,11 @@ struct Rest {
     __m256 load(const float *place) const { return _mm256_maskload_ps(place, within); }
     void store(float *place, __m256 x) const { _mm256_maskstore_ps(place, within, x); }
     __m256 only(__m256 x) const { return _mm256_and_ps(x, _mm256_castsi256_ps(within)); }
+    // the first in place of those that are not there
+    __m256 repeated(__m256 x) const {
+        const __m256 first = _mm256_broadcastss_ps(_mm256_castps256_ps128(x));
+        return _mm256_blendv_ps(first, x, _mm256_castsi256_ps(within));
+    }
 };
 
 // Call body(vector, i, elements) for vectors of elements, which belong to the vectors of lanes in turn.
@@ -78,15 +84,27 @@ float squares(const float *x, float mean, int length) {
     return lanes.folded();
 }
 
-void normalize(const float *x, float mean, float inverse, const float *gamma, const float *beta, int length, float *v,
-               float *y) {
+Extremes normalize(const float *x, float mean, float inverse, const float *gamma, const float *beta, int length,
+                   float *v, float *y) {
     const __m256 middle = _mm256_set1_ps(mean), factor = _mm256_set1_ps(inverse);
+    AffineExtremes extremes;
     visit_lanes(length, [&](int, int i, auto elements) {
         const __m256 value = _mm256_mul_ps(_mm256_sub_ps(elements.load(x + i), middle), factor);
         const __m256 scaled = _mm256_mul_ps(value, elements.load(gamma + i));
+        extremes.add(elements.repeated(value));
         elements.store(v + i, value);
         elements.store(y + i, _mm256_add_ps(scaled, elements.load(beta + i)));
     });
+    return extremes.extremes();
+}
+
+void encode_group(const Words &words, GroupKey key, const Extremes &extremes, const float *v, const float *x,
+                  const float *y, int length, uint8_t *scales, uint8_t *planes) {
+    if (length == GROUP && words.curve == ACTNN_LINEAR) {
+        encode_within(words, key, extremes, v, {x, y}, nullptr, scales, planes);
+    } else {
+        encode(words, key, v, nullptr, length, scales, planes);
+    }
 }
 
 RowSums weigh(const float *grad, const float *gamma, const float *v, int length, float *weighed) {
@@ -104,7 +122,8 @@ void gradient(const float *weighed, const float *v, const RowGradient &row, int 
     const __m256 inverse = _mm256_set1_ps(row.inverse), of_value = _mm256_set1_ps(row.of_value);
     const __m256 constant = _mm256_set1_ps(row.constant), one = _mm256_set1_ps(1);
     const __m256 of_square = _mm256_set1_ps(row.noise.of_square), noise = _mm256_set1_ps(row.noise.constant);
-    visit_lanes(length, [&](int, int i, auto elements) {
+    visit_lanes(length, [&](int vector, int i, auto elements) {
+        if (vector * LANES % FLOATS_OF_LINE == 0) __builtin_prefetch(out + FLOATS_AHEAD_OF_WRITING + i, 1);
         const __m256 value = elements.load(v + i);
         const __m256 variance = _mm256_add_ps(noise, _mm256_mul_ps(of_square, _mm256_mul_ps(value, value)));
         const __m256 own = _mm256_mul_ps(elements.load(weighed + i), _mm256_add_ps(one, variance));
@@ -116,6 +135,7 @@ void gradient(const float *weighed, const float *v, const RowGradient &row, int 
 } // namespace
 } // namespace avx2
 
-const RowKernels avx2_rows = {avx2::sum, avx2::squares, avx2::normalize, avx2::weigh, avx2::gradient};
+const RowKernels avx2_rows = {avx2::sum,          avx2::squares, avx2::normalize,
+                              avx2::encode_group, avx2::weigh,   avx2::gradient};
 
 } // namespace actnn

@@ -20,12 +20,19 @@ float squares(const float *x, float mean, int length) {
     return folded(lanes, ROW_LANES);
 }
 
-void normalize(const float *x, float mean, float inverse, const float *gamma, const float *beta, int length, float *v,
-               float *y) {
+Extremes normalize(const float *x, float mean, float inverse, const float *gamma, const float *beta, int length,
+                   float *v, float *y) {
     for (int i = 0; i < length; ++i) {
         v[i] = (x[i] - mean) * inverse;
         y[i] = v[i] * gamma[i] + beta[i];
     }
+    const Range range = scalar_kernels.range(v, length, nullptr);
+    return {range.lowest, range.highest, range.finite};
+}
+
+void encode(const Words &words, GroupKey key, const Extremes &, const float *v, const float *, const float *,
+            int length, uint8_t *scales, uint8_t *planes) {
+    scalar_kernels.encode(words, key, v, nullptr, length, scales, planes);
 }
 
 RowSums weigh(const float *grad, const float *gamma, const float *v, int length, float *weighed) {
@@ -47,6 +54,6 @@ void gradient(const float *weighed, const float *v, const RowGradient &row, int 
 
 } // namespace
 
-const RowKernels scalar_rows = {sum, squares, normalize, weigh, gradient};
+const RowKernels scalar_rows = {sum, squares, normalize, encode, weigh, gradient};
 
 } // namespace actnn

@@ -94,6 +94,38 @@ TEST("sizes, enumerators and thread counts outside their range are bad arguments
     expect(ACTNN_BAD_ARGUMENT, [](Call &call) { call.part = 2; });
 }
 
+TEST("a curve that does not go with the rest of its layout is a bad argument") {
+    expect(ACTNN_OK, [](Call &call) { call.layout.curve = ACTNN_ASINH; });
+    expect(ACTNN_BAD_ARGUMENT, [](Call &call) { call.layout.curve = 3; });
+    expect(ACTNN_BAD_ARGUMENT, [](Call &call) { call.layout.curve = ACTNN_ROOT; });
+    expect(ACTNN_BAD_ARGUMENT, [](Call &call) { call.layout.unit = 1; });
+    expect(ACTNN_BAD_ARGUMENT, [](Call &call) {
+        call.layout.curve = ACTNN_ASINH;
+        call.layout.unit = 2;
+    });
+    expect(ACTNN_BAD_ARGUMENT, [](Call &call) {
+        call.layout.curve = ACTNN_ASINH;
+        call.layout.rounding = ACTNN_STOCHASTIC;
+    });
+}
+
+TEST("functions and derivatives that there are not, and parameters beside sides, are bad arguments") {
+    const actnn_layout layout = layout_of(AFFINE, 1, 8, 2, ACTNN_DITHER), sided = layout_of(TWO_SIDED, 1, 8, 2, 0);
+    const actnn_output parameters{{8, 1}, nullptr, nullptr, nullptr, nullptr, 0, 0};
+    uint8_t buffer[64] = {};
+    float out[8];
+    const auto status = [&](const actnn_layout &chosen, int function, int derivative, const actnn_output *given) {
+        return actnn_decode_function(&chosen, function, derivative, given, ACTNN_SCALAR, 1, 0, 1, buffer, nullptr, out,
+                                     ACTNN_FLOAT32);
+    };
+    CHECK(status(layout, ACTNN_GELU, 1, &parameters) == ACTNN_OK);
+    CHECK(status(sided, ACTNN_QUICK_GELU, 0, nullptr) == ACTNN_OK);
+    CHECK(status(layout, -1, 0, nullptr) == ACTNN_BAD_ARGUMENT);
+    CHECK(status(layout, ACTNN_QUICK_GELU + 1, 0, nullptr) == ACTNN_BAD_ARGUMENT);
+    CHECK(status(layout, ACTNN_GELU, 2, nullptr) == ACTNN_BAD_ARGUMENT);
+    CHECK(status(sided, ACTNN_GELU, 0, &parameters) == ACTNN_BAD_ARGUMENT);
+}
+
 TEST("widths and numbers of negative levels outside the format are bad widths") {
     expect(ACTNN_BAD_WIDTH, [](Call &call) { call.layout.bits = 0; });
     expect(ACTNN_BAD_WIDTH, [](Call &call) { call.layout.bits = 9; });

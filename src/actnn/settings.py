@@ -19,7 +19,8 @@ class Policy:
     """How one converted model keeps its activations.
 
     ``bits`` holds the average width of each group of layers. Samples of one code may differ in width where
-    ``adaptive_maps`` and ``adaptive_batch_norm`` say so, layers of one group where ``per_layer`` does.
+    ``adaptive_maps`` and ``adaptive_batch_norm`` say so, layers of one group where ``per_layer`` does. With
+    ``companding``, levels lie closer together where values are small.
     """
 
     compress: bool
@@ -35,6 +36,7 @@ class Policy:
     arena: bool
     trim_threshold: float | None
     rounding: Rounding
+    companding: bool
     share_codes: bool
     pipeline_threshold: int | None
     cudnn_benchmark: bool
@@ -113,6 +115,7 @@ KNOBS: Mapping[str, Knob] = {
     "initial_bits": Knob(8, _only(8, "first steps use the average width, so that they fit where later ones do")),
     "stochastic": Knob(True, _boolean),
     "rounding": Knob("dither", _rounding),
+    "companding": Knob(True, _boolean),
     "share_codes": Knob(True, _boolean),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
     "use_gradient": Knob(False, _boolean),
@@ -214,6 +217,8 @@ class Config:
             arena=values["arena"],
             trim_threshold=values["empty_cache_threshold"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
+            # along a curve only dither is unbiased
+            companding=values["companding"] and values["stochastic"] and values["rounding"] == "dither",
             share_codes=values["share_codes"],
             pipeline_threshold=values["pipeline_threshold"],
             cudnn_benchmark=values["cudnn_benchmark_conv2d"],

@@ -48,3 +48,18 @@ def test_bad_arguments_end_with_exit_code_two(bad, capsys):
 def test_a_level_that_changes_its_process_is_not_timed_beside_others():
     with pytest.raises(ConfigError, match=r"L3\.1 and L5 changes how the whole process allocates.*bench speed"):
         step.main(["--contestants", "exact,L3.1,L5"])
+
+
+def test_a_step_of_a_language_model_is_timed_and_weighed_too(capsys):
+    pytest.importorskip("transformers")
+    model = "bert:layers=1,width=32,tokens=16,vocabulary=64"
+    arguments = ["--model", model, "--batch", "2", "--rounds", "1", "--threads", "1", "--contestants", "exact,L3"]
+    assert step.main(arguments) == 0
+    exact, compressed = lines(capsys)
+    assert (exact["model"], exact["size"]) == (model, "16 tokens")
+    assert compressed["kept_ratio"] > 1
+
+
+def test_the_size_of_images_is_refused_for_a_language_model():
+    with pytest.raises(ConfigError, match="gpt2 learns from texts, not from images of 64x64: leave --size out"):
+        step.main(["--model", "gpt2", "--size", "64"])

@@ -280,6 +280,23 @@ def test_the_width_is_the_levels_own_unless_given(arguments, bits):
     assert cli_profile.parse(["resnet18", *arguments]).bits == bits
 
 
+def test_a_language_model_is_profiled_by_its_configuration(folder):
+    pytest.importorskip("transformers")
+    out = folder / "bert.json"
+    name = "bert:layers=1,width=32,tokens=16,vocabulary=64"
+    finished = run(name, "--batch=2", "--json", str(out))
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(out.read_text())
+    assert (found["settings"]["model"], found["settings"]["input"]) == (name, [16])
+    assert any("attention" in layer for layer in found["exact"]["kinds"])
+    assert "kept for backward" in finished.stdout
+
+
+def test_the_size_of_images_is_refused_for_a_language_model(capsys):
+    assert cli.main(["profile", "gpt2", "--size=32"]) == 1
+    assert "gpt2 learns from texts: leave --size and --input out" in capsys.readouterr().err
+
+
 @pytest.fixture
 def at_once(monkeypatch):
     """Let a profile written by hand be what is measured."""

@@ -7,7 +7,7 @@ import pytest
 from code_cases import KEY, NUMPY, REFERENCE, SIDED, PoisonedArrays, layout_of, stored_words
 
 from actnn.format import Part
-from actnn.kernels.contract import ChannelAffine, Channels, Normalization
+from actnn.kernels.contract import Channels, Normalization, OutputAffine
 
 # (samples, channels, inner, outer): planes of one channel after another, or channels side by side (channels_last)
 FORMS = {
@@ -184,7 +184,7 @@ def test_decoding_applies_a_scale_and_a_shift_to_each_channel(backend, form, cod
     layout = layout_of(values, *code)
     buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
     scale, shift = np.random.default_rng(5).normal(size=(2, channels.count)).astype(np.float32)
-    found = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32", ChannelAffine(channels, scale, shift))
+    found = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32", OutputAffine(channels, scale, shift))
     decoded = REFERENCE.decode(NUMPY, buffer, layout, Part.WHOLE, "float32")
     close(found, decoded * each_element(scale, values, channels) + each_element(shift, values, channels))
 

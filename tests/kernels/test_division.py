@@ -179,6 +179,6 @@ def test_a_block_lies_where_it_is_told_within_larger_memory():
     block.ranges[:] = 2
     block.sample_bits[:] = 7
     inside = np.concatenate([np.full(6, -1).view(np.uint8), np.full(20, 2, np.float32).view(np.uint8), [7] * 5])
-    assert np.array_equal(block.memory[3 * 8 : 3 * 8 + len(inside)], inside)
+    assert np.array_equal(block.stretch.memory[3 * 8 : 3 * 8 + len(inside)], inside)
     assert block.nbytes(5) == 136
-    assert not block.memory[:24].any()
+    assert not block.stretch.memory[:24].any()

@@ -49,7 +49,7 @@ def test_the_energy_is_written_to_a_span(backend):
     span = span_of(SAMPLES)
     assert backend.energy(NUMPY, shaped(backend, VALUES), 2, span, ROWS) is None
     np.testing.assert_array_equal(span.values, backend.energy(NUMPY, VALUES, 2))
-    assert np.isnan(span.memory.view(np.float32)[[0, -1]]).all()
+    assert np.isnan(span.stretch.memory.view(np.float32)[[0, -1]]).all()
 
 
 def test_a_pooling_writes_its_gradient_to_the_array_that_is_given(backend):
@@ -93,6 +93,16 @@ def test_the_output_is_gamma_times_the_normalised_value_plus_beta(backend, part)
     affine = OutputAffine(Channels(CHANNELS, INNER), gamma, beta, threshold)
     found = backend.decode(NUMPY, code, layout, part, "float32", affine)
     np.testing.assert_allclose(found, (decoded * np.abs(gamma)[:, None] + shift).reshape(ROWS), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", Part)
+def test_the_threshold_may_be_a_row_of_a_matrix(backend, part):
+    saved = np.random.default_rng(5).normal(size=(2, CHANNELS)).astype(np.float32)
+    layout, channels = layout_of(VALUES, "two_sided", 3), Channels(CHANNELS, INNER)
+    code = backend.encode(NUMPY, VALUES, layout, KEY)
+    own = backend.decode(NUMPY, code, layout, part, "float32", OutputAffine(channels, threshold=saved[1].copy()))
+    found = backend.decode(NUMPY, code, layout, part, "float32", OutputAffine(channels, None, None, saved, 1))
+    same_bits(found, own)
 
 
 def test_copies_of_a_layout_that_kernels_know_are_equal_and_of_use(native):

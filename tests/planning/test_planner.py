@@ -225,6 +225,36 @@ def test_what_is_handed_down_is_found_anew_once_the_layer_below_was_measured_ane
     assert found == pytest.approx([1.0, 4.0])
 
 
+def test_a_measured_transfer_is_read_when_the_next_forward_begins():
+    owner = session()
+    below, norm = sites(owner)[0], sites(owner, batch_norm=True)[0]
+    norm.below, reads = below, []
+    owner.forward_begins()
+
+    def transfer() -> Transfer:
+        reads.append(below)
+        return Transfer(np.full(3, 4.0), 0.0)
+
+    assert owner.planner.wants_transfer(below)
+    owner.planner.measured(below, transfer)
+    hand(code(norm), norm, np.ones(SAMPLES), (np.ones(3), np.ones(3)))
+    assert not owner.planner.wants_transfer(below)
+    assert (reads, below.transfer) == ([], None)
+    owner.forward_begins()
+    assert reads == [below]
+    assert norm.handed_down == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("overflow", [Transfer(np.array([1.0, np.nan]), 0.0), Transfer(np.ones(2), np.inf)])
+def test_a_transfer_that_is_not_finite_leaves_the_last_one_in_place(overflow: Transfer):
+    owner = session()
+    (site,) = sites(owner)
+    known = site.transfer = Transfer(np.ones(2), 1.0)
+    owner.planner.measured(site, lambda: overflow)
+    owner.forward_begins()
+    assert site.transfer is known
+
+
 def test_a_step_after_an_overflow_teaches_again():
     owner = session()
     (site,) = sites(owner)

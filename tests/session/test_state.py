@@ -30,12 +30,18 @@ NO_STATE = {
         "backward_noted",
         "_wrapper",
     },
-    "site": {"session", "name", "kind", "index", "group", "bits", "adaptive", "compresses", "plans"},
-    "planner": {"policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_batch_norms"},
+    "site": {
+        *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
+        "plans",
+    },
+    "planner": {
+        *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),
+        "_batch_norms",
+    },
     "budget": {"_sizes"},
 }
 STATE = {
-    "session": {"seed", "sites", "planner", "_step", "_backward_seen", "_whole"},
+    "session": {"seed", "sites", "planner", "_step", "_backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
         "handed_down",

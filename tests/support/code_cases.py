@@ -9,7 +9,7 @@ import pytest
 
 from actnn.errors import UnsupportedError
 from actnn.format import FAMILIES, KEY_BYTES, Curve, Layout, Part, Rounding, derive_key
-from actnn.kernels.contract import Block, DividedLayout, Span
+from actnn.kernels.contract import Block, DividedLayout, Span, Stretch
 from actnn.kernels.native import LibraryMissingError, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
 from actnn.kernels.reference import Reference
@@ -57,13 +57,13 @@ def values_for(family: str, values):
 def block_of(samples: int, before: int = 1) -> Block:
     """Return a block within memory that begins so many times 8 bytes before it, and is 0 all over."""
     memory = np.zeros(8 * before + Block.nbytes(samples) + 8, np.uint8)
-    return Block(memory, memory.ctypes.data + 8 * before, samples)
+    return Block(Stretch(memory), memory.ctypes.data + 8 * before, samples)
 
 
 def span_of(count: int) -> Span:
     """Return room for some numbers within larger memory, filled with NaN."""
     memory = np.full(count + 2, np.nan, np.float32).view(np.uint8)
-    return Span(memory, memory.ctypes.data + 4, count)
+    return Span(Stretch(memory), memory.ctypes.data + 4, count)
 
 
 def divided_layout(shape, family: str, planes: int, rounding=Rounding.DITHER) -> DividedLayout:

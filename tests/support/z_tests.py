@@ -70,6 +70,19 @@ def check_directions(samples, exact, rounding: float) -> None:
     assert statistic <= bound, f"biased: T² {statistic:.1f} along {rank} directions, bound {bound:.1f}"
 
 
+def squared_bias(samples, exact) -> tuple[float, float]:
+    """Return an unbiased estimate of the squared bias of ``samples`` (repeats, ...) over |exact|², and its error.
+
+    Products of different samples have the squared bias as their mean; noise leaves them alone.
+    """
+    samples = np.asarray(samples, np.float64).reshape(len(samples), -1)
+    exact = np.asarray(exact, np.float64).reshape(-1)
+    off = samples - exact
+    products = (off @ off.T / (exact @ exact))[~np.eye(len(off), dtype=bool)]
+    # every pair is there twice
+    return float(products.mean()), float(products.std() / sqrt(len(products) / 2))
+
+
 def check_uniform(numbers, bins: int) -> None:
     """Raise unless whole numbers from 0 to bins - 1 are uniform: neither too uneven nor too even."""
     counts = np.bincount(np.asarray(numbers).reshape(-1), minlength=bins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -118,3 +119,61 @@ def test_a_leaky_relu_shares_the_code_of_its_output():
     model = FRAMEWORK.compressed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.LeakyReLU(0.1), nn.Conv2d(8, 4, 1)), 2)
     model(batch()).sum().backward()
     assert {row.layer: row for row in model.report().rows}["1"].readers == ("2",)
+
+
+def nodes(y: torch.Tensor) -> set[str]:
+    """Return the names of all functions through which a gradient of ``y`` goes."""
+    found, waiting = set(), [y.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return {type(node).__name__ for node in found}
+
+
+def test_one_function_serves_a_batch_norm_and_the_relu_that_overwrites_its_output():
+    model = FRAMEWORK.compressed(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)), 2)
+    # the first step learns that the output is overwritten
+    model(batch()).sum().backward()
+    found = nodes(model(batch()))
+    assert "RectifiedBatchNormFunctionBackward" in found
+    assert "BatchNormFunctionBackward" not in found
+
+
+class Changed(nn.Module):
+    """A BatchNorm whose input is changed, in place or not, before a ReLU overwrites its output."""
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.inplace = inplace
+        self.conv, self.norm, self.relu = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.conv(x)
+        y = self.norm(h)
+        h = h.mul_(3.0) if self.inplace else h * 3.0
+        return self.relu(y).mean((2, 3)) + h.mean((2, 3))
+
+
+def test_a_batch_norms_input_may_be_changed_before_a_relu_overwrites_the_output():
+    model, x = Changed(inplace=False), batch()
+    exact = gradient(model, loss_of(x))
+    # torch's own BatchNorm keeps its input and would refuse
+    model.inplace = True
+    ours = FRAMEWORK.compressed(model, 8)
+    for _ in range(2):
+        found = gradient(ours, loss_of(x))
+    assert (exact - found).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_batch_norms_input_is_gone_when_a_relu_comes_that_overwrites_nothing(inplace: bool):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=inplace), nn.Conv2d(8, 4, 3))
+    inputs, alive = [], []
+    model[0].register_forward_hook(lambda layer, given, y: inputs.append(weakref.ref(y.untyped_storage())))
+    model[2].register_forward_pre_hook(lambda layer, given: alive.append(inputs[-1]() is not None))
+    model = FRAMEWORK.compressed(model, 2)
+    for _ in range(3):
+        gradient(model, lambda model: model(batch()).square().mean())
+    assert alive == [False, inplace, inplace]

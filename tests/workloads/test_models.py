@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from actnn.console import extras
 from actnn.errors import ConfigError, UnsupportedError
 from actnn.workloads import models, resnets
 from actnn.workloads.checkpointing import checkpointed
@@ -78,6 +79,34 @@ def test_a_name_of_torchvision_is_found_and_takes_other_channels():
         assert models.build("squeezenet1_1", classes=5, channels=1)(torch.randn(2, 1, 64, 64)).shape == (2, 5)
 
 
+def test_a_model_of_a_named_package_takes_its_own_options():
+    pytest.importorskip("timm")
+    model = models.build("timm:vit_tiny_patch16_224:img_size=32,depth=2,class_token=False,global_pool=avg", classes=5)
+    assert (len(model.blocks), model.patch_embed.img_size, model.cls_token) == (2, (32, 32), None)
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("timm:resnet10", "did you mean 'timm:resnet"),
+        ("timm:resnet10t:depth", "an option 'depth': expected option=value"),
+        ("timm:resnet10t:no_such_option=3", "cannot be made by timm: TypeError"),
+        ("gpt2:layers=1", "a language model, which learns from texts"),
+    ],
+)
+def test_a_model_of_a_package_that_does_not_exist_so_is_refused(name, complaint):
+    pytest.importorskip("timm")
+    with pytest.raises(ConfigError, match=complaint):
+        models.build(name)
+
+
+def test_a_named_package_that_is_not_installed_is_said_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    with pytest.raises(UnsupportedError, match=r"'timm:resnet10t' needs more .* pip install 'actnn\[models\]'"):
+        models.build("timm:resnet10t")
+
+
 def test_a_function_of_the_users_gets_what_it_names(tmp_path, monkeypatch):
     (tmp_path / "own_models.py").write_text(
         "from torch import nn\n"
@@ -130,7 +159,7 @@ def test_an_unknown_name_is_answered_with_close_ones(monkeypatch):
 def test_a_package_that_does_not_import_is_said_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UnsupportedError, match="pip install torchvision timm"):
+    with pytest.raises(UnsupportedError, match=r"pip install 'actnn\[models\]'"):
         models.build("mobilenet_v2")
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from actnn.bench.drawing import FORMATS
 from actnn.console.arguments import MOST_THREADS, Parser, at_least, parser_with_example, width
-from actnn.workloads import models
+from actnn.errors import ConfigError
+from actnn.workloads import language, options, workload
 from actnn.workloads.frameworks import FRAMEWORKS
 from actnn.workloads.task import CONTESTANTS, IMAGENET_SIZE, SIZES, Task
 
@@ -34,9 +35,19 @@ def add_training(parser: Parser, *, contestants: Sequence[str], model: str | Non
     """Add who takes part, what is trained, and by what."""
     add_contestants(parser, contestants)
     if model is not None:
-        parser.add_argument("--model", default=model, help=f"{models.HELP} (default: {model})")
+        parser.add_argument("--model", default=model, help=f"{workload.HELP} (default: {model})")
     parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
     parser.add_argument("--threads", type=at_least(1, MOST_THREADS), default=os.cpu_count() or 1)
+
+
+def add_models(parser: Parser, models: Sequence[str]) -> None:
+    """Add which models are measured one after the other."""
+    parser.add_argument(
+        "--models",
+        type=options.names,
+        default=list(models),
+        help=f"comma-separated: {workload.HELP} (default: {','.join(models)})",
+    )
 
 
 def add_contestants(parser: Parser, contestants: Sequence[str]) -> None:
@@ -89,7 +100,13 @@ def picture(text: str) -> Path:
 def task_of(arguments: Namespace, **changed: Any) -> Task:
     """Return the task that arguments describe; ``changed`` are its other fields."""
     model: str = (vars(arguments) | changed)["model"]
-    height, width = getattr(arguments, "size", None) or SIZES.get(model, IMAGENET_SIZE)
+    given: tuple[int, int] | None = getattr(arguments, "size", None)
+    if given and language.find(model) is not None:
+        raise ConfigError(
+            f"{model} learns from texts, not from images of {given[0]}x{given[1]}: leave --size out and name the "
+            "length of a text in an option of the model, tokens=128, or choose a model for images."
+        )
+    height, width = given or SIZES.get(model, IMAGENET_SIZE)
     known: dict[str, Any] = {"model": model, "height": height, "width": width}
     known |= {name: getattr(arguments, name) for name in ("framework", "bits", "threads")}
     return Task(**(known | changed))

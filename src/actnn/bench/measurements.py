@@ -9,6 +9,7 @@ from typing import Any
 from actnn.measuring import processes, timing
 from actnn.measuring.memory import MALLOC_SETTINGS, peak_growth, reset_peak, resident
 from actnn.measuring.processes import Told
+from actnn.workloads import language
 from actnn.workloads.frameworks import trainee
 from actnn.workloads.task import Task
 
@@ -73,8 +74,10 @@ def memory(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
 
 
 def smallest(task: Task) -> Task:
-    """Return the same task with a small model and batch."""
-    return Task.of(task.settings | {"model": "resnet18", "batch": 2, "height": 32, "width": 32})
+    """Return the same task with a small model and batch; a language model brings its package along."""
+    model = language.find(task.model)
+    small = {"model": "resnet18" if model is None else model.smallest, "batch": 2, "height": 32, "width": 32}
+    return Task.of(task.settings | small)
 
 
 def trial(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:

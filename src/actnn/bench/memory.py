@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from actnn.amounts import readable
 from actnn.bench import measurements
-from actnn.bench.arguments import add_recording, add_training, different, parser_of, size, task_of
+from actnn.bench.arguments import add_models, add_recording, add_training, different, parser_of, size, task_of
 from actnn.console.arguments import amount, at_least
 from actnn.measuring import memory, runs
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
+from actnn.workloads import language
 from actnn.workloads.frameworks.torch import TorchTrainee
 from actnn.workloads.task import EXACT, Task, words_of
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Namespace:
     """Read the arguments."""
     parser = parser_of("memory", __doc__, EXAMPLE)
-    parser.add_argument("--models", type=different(str), default=list(BATCHES), help=f"default: {','.join(BATCHES)}")
+    add_models(parser, list(BATCHES))
     parser.add_argument("--batches", type=different(at_least(1)), help="default: those of the paper's table")
     parser.add_argument("--size", type=size, help="of an image, such as 224 or 512x1024 (default: that of the paper)")
     parser.add_argument("--memory-limit", type=amount, help="compute what needs more (default: what is available)")
@@ -92,7 +93,8 @@ def fits(calculated: Mapping[str, Any], limit: int) -> bool:
 
 def computed(task: Task, contestant: str, told: Told) -> dict[str, Any]:
     """Return the memory that one contestant needs at least, without training it at that size."""
-    if contestant == EXACT and task.framework == "torch":
+    # language models look at values that such tensors do not have
+    if contestant == EXACT and task.framework == "torch" and language.find(task.model) is None:
         found = exact_bytes(task)
     else:
         small = [
@@ -128,7 +130,7 @@ def exact_bytes(task: Task) -> dict[str, int]:
             return sum(storage.nbytes() for key, storage in blocks.items() if key not in own)
 
         with saved_tensors_hooks(note, lambda tensor: tensor):
-            outputs = trained.model(trained.images)
+            outputs = trained.outputs()
             network = counted()
             trained.loss(outputs)
         return {

@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.bench.arguments import add_contestants, add_recording, different, parser_of, size, task_of
+from actnn.bench.arguments import add_contestants, add_models, add_recording, parser_of, size, task_of
 from actnn.console.arguments import at_least, width
 from actnn.errors import UnsupportedError
 from actnn.measuring import processes, runs, timing
@@ -24,6 +24,7 @@ from actnn.workloads.frameworks import trainee
 from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, words_of
 
 MODELS = ("resnet18", "resnet50", "mobilenet_v2", "small_resnet")
+SIZE = (32, 32)
 CONTESTANTS = (EXACT, "L2", "L3")
 # what a level learns in its first steps, and what frameworks allocate once, is no part of a step
 WARM_UP_STEPS = 10
@@ -41,11 +42,12 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Namespace:
     """Read the arguments; exact training always takes part, since all others are compared with it."""
     parser = parser_of("overhead", __doc__, EXAMPLE)
-    parser.add_argument("--models", type=different(str), help=f"comma-separated (default: {','.join(MODELS)})")
+    add_models(parser, MODELS)
+    parser.set_defaults(models=None)
     add_contestants(parser, CONTESTANTS)
     parser.add_argument("--bits", type=width, default=2, help="average width of codes (default: 2)")
-    parser.add_argument("--batch", type=at_least(2), default=2, help="images in a step (default: 2)")
-    parser.add_argument("--size", type=size, default=(32, 32), help="of an image (default: 32)")
+    parser.add_argument("--batch", type=at_least(2), default=2, help="examples in a step (default: 2)")
+    parser.add_argument("--size", type=size, help="of an image (default: 32)")
     parser.add_argument("--rounds", type=at_least(1), default=15, help="turns of each contestant (default: 15)")
     parser.add_argument("--steps", type=at_least(1), default=5, help="steps of a turn (default: 5)")
     add_recording(parser)
@@ -61,7 +63,7 @@ def parse(argv: Sequence[str]) -> Namespace:
 def measure_all(arguments: Namespace) -> None:
     """Measure one model after the other; the contestants of one are compared with each other."""
     names = arguments.models or available(arguments.framework)
-    tasks = {name: task_of(arguments, model=name, batch=arguments.batch) for name in names}
+    tasks = {name: small_task(arguments, name) for name in names}
     common = {"rounds": arguments.rounds, "steps": arguments.steps}
     groups = [
         [{"benchmark": "overhead"} | task.run_of(name) | common for name in arguments.contestants]
@@ -75,6 +77,12 @@ def measure_all(arguments: Namespace) -> None:
         found=described,
         steps=len(arguments.contestants) * (arguments.rounds + warm_up(arguments.steps)),
     )
+
+
+def small_task(arguments: Namespace, model: str) -> Task:
+    """Return a step on small images; how long texts are is for the name of a language model to say."""
+    small = {} if arguments.size else dict(zip(("height", "width"), SIZE, strict=True))
+    return task_of(arguments, model=model, batch=arguments.batch, **small)
 
 
 def available(framework: str) -> list[str]:

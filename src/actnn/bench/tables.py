@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actnn.bench import accuracies
+from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
 from actnn.errors import ConfigError
@@ -113,8 +114,8 @@ def overhead(records: Sequence[Record]) -> Table:
 
 
 def figure(record: Record, name: str, form: str, unit: str = "") -> str:
-    """Return a figure of a record as words, nothing where exact training took no part in it."""
-    return f"{record[name]:{form}}{unit}" if name in record else NOTHING
+    """Return a figure of a record as words, nothing where what it compares with took no part in it."""
+    return NOTHING if record.get(name) is None else f"{record[name]:{form}}{unit}"
 
 
 def megabytes(count: int) -> str:
@@ -156,9 +157,9 @@ def variance(records: Sequence[Record]) -> Table:
             scheme,
             f"{record['kept_ratio']:.1f}×",
             f"{record['variance']:.4f}",
-            f"{record['ratio_to_l2']:.2f}",
+            figure(record, "ratio_to_l2", ".2f"),
             f"{record['predicted']:.4f}",
-            f"{record['rank_correlation']:.2f}",
+            figure(record, "rank_correlation", ".2f"),
         ]
         for (model, data, batch, scheme), record in newest.items()
     ]
@@ -218,6 +219,12 @@ def memory(records: Sequence[Record]) -> Table:
             figures += [f"{record[figure] / 2**30:.2f} GiB", less]
         rows.append([f"{model}, {size}", str(batch), name, *figures, record["how"]])
     return heading, rows
+
+
+def kept(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench kept``: one row a model and level, in MB."""
+    newest = {(record["model"], record["batch"], record["size"], trainer(record)): record for record in records}
+    return bench_kept.HEADING, bench_kept.rows(list(newest.values()))
 
 
 def speed(records: Sequence[Record]) -> Table:
@@ -332,6 +339,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "step": step,
     "overhead": overhead,
     "memory": memory,
+    "kept": kept,
     "speed": speed,
     "maxbatch": maxbatch,
     "maxmodel": maxmodel,

@@ -1,32 +1,35 @@
 """``actnn bench variance``: the noise that codes add to a gradient, by scheme, measured and predicted.
 
-The network is trained for a while, at L3 with per-sample gradients. All schemes then compute the gradient of the same
-weights on the next batch many times, each time with other noise. Figures are relative to the squared norm of the exact
-gradient; ``bias`` is that of the mean, its own noise taken off; ``rank_correlation`` (Spearman's) compares the layers'
-predicted variances with the measured ones.
+The network is trained for a while, at L3 with per-sample gradients or exactly. All schemes then compute the gradient of
+the same weights on the next batch many times, each time with other noise. Figures are relative to the squared norm of
+the exact gradient: ``bias`` is the squared one of the mean, with its standard error; ``sampling_variance`` that of
+gradients of different batches, for scale; ``noisiest`` are parameters, relative to their own squares.
+``rank_correlation`` (Spearman's) compares the layers' predicted variances with the measured ones.
 """
 
 from __future__ import annotations
 
 import copy
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from actnn.bench.arguments import add_recording, parser_of
+from actnn.bench.gradients import Draws, Gradients, gradients, spread
 from actnn.console.arguments import at_least, width
+from actnn.errors import ConfigError
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
-from actnn.model.verification import Moments
 from actnn.model.wrapper import session_of
-from actnn.workloads import datasets, models
+from actnn.workloads import datasets, language, models, workload
+from actnn.workloads.batch import Batch
 from actnn.workloads.training import compressed
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 SETTLING_STEPS = 3
 PREDICTED_STEPS = 3
@@ -39,15 +42,18 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "L3": {"level": "L3"},
     "L3, stochastic": {"level": "L3", "rounding": "stochastic"},
 }
-EXAMPLE = "actnn bench variance --model resnet50 --batch 8 --size 224 --draws 10"
+TOKENS = "tokens"
+NOISIEST = 5
+# over which the learning rate rises, without which transformers learn little
+WARM_UP_STEPS = 10
+EXAMPLE = "actnn bench variance --model gpt2:layers=4,width=256,tokens=128 --batch 8 --schemes L2 L3 --draws 20"
 
 
-class Batch(NamedTuple):
-    """Images and labels, and their positions in the data set."""
+class Example(NamedTuple):
+    """A batch, and the positions of its images in their data set, None where there is no set."""
 
-    images: Tensor
-    labels: Tensor
-    positions: Tensor
+    batch: Batch
+    positions: Tensor | None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,56 +65,103 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Namespace:
     """Read the arguments."""
     parser = parser_of("variance", __doc__, EXAMPLE)
-    parser.add_argument("--model", default="small_resnet", help=f"{models.HELP} (default: small_resnet)")
+    parser.add_argument("--model", default="small_resnet", help=f"{workload.HELP} (default: small_resnet)")
     parser.add_argument("--data", default="auto", choices=("auto", "digits", "fashion-mnist"))
     parser.add_argument("--data-dir", type=Path, help="folder of the IDX files of Fashion-MNIST")
     parser.add_argument("--images", type=at_least(4), default=1024, help="images to train on")
     parser.add_argument("--batch", type=at_least(2), default=64)
     parser.add_argument("--size", type=at_least(8), default=32, help="height and width of an image")
     parser.add_argument("--bits", type=width, default=2)
+    parser.add_argument(
+        "--schemes",
+        nargs="+",
+        choices=(*SCHEMES, SAMPLES),
+        help="default: all that the training allows",
+    )
+    parser.add_argument(
+        "--training",
+        choices=TRAININGS,
+        help="beforehand: at L3 with gradients of each sample (default for images), or exactly (for texts)",
+    )
     parser.add_argument("--steps", type=at_least(1), default=64, help="steps of training beforehand")
     parser.add_argument("--draws", type=at_least(2), default=20)
+    parser.add_argument("--batches", type=at_least(0), default=8, help="whose gradients tell the sampling variance")
     add_recording(parser)
     arguments = parser.parse_args(argv)
-    arguments.data = datasets.chosen(arguments.data, arguments.data_dir)
+    return with_defaults(arguments)
+
+
+def with_defaults(arguments: Namespace) -> Namespace:
+    """Fill in what depends on whether a model learns from images or from texts."""
+    texts = language.find(arguments.model)
+    arguments.training = arguments.training or ("samples" if texts is None else "exact")
+    learns_samples = arguments.training == "samples"
+    if texts is None:
+        arguments.data = datasets.chosen(arguments.data, arguments.data_dir)
+    elif learns_samples or arguments.data != "auto":
+        raise ConfigError(
+            f"{arguments.model} learns from random texts, of which none comes twice: leave --data and --training out."
+        )
+    else:
+        arguments.data, arguments.images, arguments.size = TOKENS, None, f"{texts.tokens} tokens"
+    arguments.schemes = list(dict.fromkeys(arguments.schemes or [*SCHEMES, *([SAMPLES] if learns_samples else [])]))
+    if SAMPLES in arguments.schemes and not learns_samples:
+        raise ConfigError(f"the scheme {SAMPLES!r} needs --training samples, in which gradients of samples are learnt.")
     return arguments
 
 
 def measure_all(arguments: Namespace) -> None:
     """Measure all schemes as one group: they share a trained model, and are compared with each other."""
-    settings = ("model", "data", "images", "batch", "size", "bits", "steps", "draws")
+    settings = ("model", "data", "images", "batch", "size", "bits", "training", "steps", "draws", "batches")
     common = {"benchmark": "variance"} | {name: getattr(arguments, name) for name in settings}
     runs.print_all(
-        [[common | {"scheme": name} for name in (*SCHEMES, SAMPLES)]],
+        [[common | {"scheme": name} for name in arguments.schemes]],
         lambda group, told: figures(arguments, told),
         arguments,
-        steps=len(SCHEMES) + 1,
+        steps=len(arguments.schemes),
         words=lambda run: f"{run['model']}, {run['data']}, {run['scheme']}",
         found=lambda record: f"variance {record['variance']:.4g}, {record['kept_ratio']:.1f}× less kept",
     )
 
 
 def figures(arguments: Namespace, told: Told) -> list[dict[str, Any]]:
-    """Return the figures of all schemes on the gradient of one trained model, and their ratios."""
-    stream = batches(arguments)
-    model = trained(arguments, stream)
-    batch, plain = next(stream), copy.deepcopy(model).restore()
+    """Return the figures of the schemes on the gradient of one trained model, and their ratios."""
+    stream = examples(arguments)
+    model, plain = TRAININGS[arguments.training](arguments, stream)
+    batch, positions = next(stream)
     exact = gradients(copy.deepcopy(plain), batch)
+    others = copy.deepcopy(plain)
+    sampled = spread((gradients(others, next(stream).batch) for _ in range(arguments.batches)), exact)
     found = {}
-    for name, settings in SCHEMES.items():
-        contestant = compressed(copy.deepcopy(plain), bits=arguments.bits, **settings)
-        found[name] = measured(contestant, batch, exact, arguments.draws)
+    for name in arguments.schemes:
+        if name == SAMPLES:
+            model.set_samples(positions)
+            contestant = model
+        else:
+            contestant = compressed(copy.deepcopy(plain), bits=arguments.bits, **SCHEMES[name])
+        found[name] = measured(contestant, batch, exact, arguments.draws) | {"sampling_variance": sampled}
         told(name)
-    model.set_samples(batch.positions)
-    found[SAMPLES] = measured(model, batch, exact, arguments.draws)
-    told(SAMPLES)
     for each in found.values():
-        for other in ("original", "L2"):
+        for other in {"original", "L2"} & found.keys():
             each[f"ratio_to_{other.lower()}"] = round(each["variance"] / found[other]["variance"], 4)
     return list(found.values())
 
 
-def batches(arguments: Namespace) -> Iterator[Batch]:
+def examples(arguments: Namespace) -> Iterator[Example]:
+    """Yield batches for ever: random texts, or real images."""
+    import torch
+
+    texts = language.find(arguments.model)
+    if texts is None:
+        yield from enlarged_images(arguments)
+    seed = 0
+    while texts is not None:
+        # others draw random numbers between two batches
+        torch.manual_seed(seed := seed + 1)
+        yield Example(texts.batch(arguments.batch), None)
+
+
+def enlarged_images(arguments: Namespace) -> Iterator[Example]:
     """Yield batches of real images for ever, enlarged, in as many channels as the model takes."""
     import torch
     from torch.nn import functional
@@ -120,7 +173,7 @@ def batches(arguments: Namespace) -> Iterator[Batch]:
         for chosen in torch.randperm(len(images), generator=generator).split(arguments.batch):
             if len(chosen) == min(arguments.batch, len(images)):
                 batch = functional.interpolate(images[chosen], size=(arguments.size,) * 2, mode="bilinear")
-                yield Batch(batch.repeat(1, channels(arguments), 1, 1), labels[chosen], chosen)
+                yield Example(Batch((batch.repeat(1, channels(arguments), 1, 1),), {}, labels[chosen]), chosen)
 
 
 def channels(arguments: Namespace) -> int:
@@ -128,40 +181,71 @@ def channels(arguments: Namespace) -> int:
     return 1 if arguments.model == "small_resnet" else 3
 
 
-def trained(arguments: Namespace, stream: Iterator[Batch]) -> Any:
-    """Return the model after some steps of training at L3, in which it learns which samples are hard."""
+def build(arguments: Namespace) -> nn.Module:
+    """Return the model before its first step."""
     import torch
 
     torch.manual_seed(0)
+    texts = language.find(arguments.model)
     classes = datasets.CLASSES if arguments.model == "small_resnet" else 1000
-    model = models.build(arguments.model, classes=classes, channels=channels(arguments))
-    converted = compressed(model, "L3", arguments.bits)
+    if texts is None:
+        return models.build(arguments.model, classes=classes, channels=channels(arguments)).train()
+    return texts.build().train()
+
+
+def trained_at_l3(arguments: Namespace, stream: Iterator[Example]) -> tuple[Any, Any]:
+    """Return the model after some steps at L3, in which it learns which samples are hard, and its plain form."""
+    import torch
+
+    converted = compressed(build(arguments), "L3", arguments.bits)
     optimizer = torch.optim.SGD(converted.parameters(), lr=0.02, momentum=0.9)
-    for _, batch in zip(range(arguments.steps), stream, strict=False):
-        converted.set_samples(batch.positions)
-        gradients(converted, batch)
+    for step, (batch, positions) in zip(range(arguments.steps), stream, strict=False):
+        converted.set_samples(positions)
+        gradients(converted, batch, seed=step)
         optimizer.step()
-    return converted
+    return converted, copy.deepcopy(converted).restore()
 
 
-def measured(model: Any, batch: Batch, exact: dict[str, Tensor], draws: int) -> dict[str, Any]:
+def trained_exactly(arguments: Namespace, stream: Iterator[Example]) -> tuple[None, Any]:
+    """Return no converted model, and a plain one after some exact steps of AdamW."""
+    import torch
+
+    model = build(arguments)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    rates = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / WARM_UP_STEPS, total_iters=WARM_UP_STEPS)
+    for step, (batch, _) in zip(range(arguments.steps), stream, strict=False):
+        gradients(model, batch, seed=step)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rates.step()
+    return None, model
+
+
+# make the model that all schemes begin from, and where it learnt of samples, the converted model that did
+TRAININGS: Mapping[str, Callable[[Namespace, Iterator[Example]], tuple[Any, Any]]] = {
+    "samples": trained_at_l3,
+    "exact": trained_exactly,
+}
+
+
+def measured(model: Any, batch: Batch, exact: Gradients, draws: int) -> dict[str, Any]:
     """Return variance, bias and prediction of one scheme's gradient, relative to the exact one, and the saving."""
     for _ in range(SETTLING_STEPS):
         gradients(model, batch)
-    moments = {name: Moments(grad.numel()) for name, grad in exact.items()}
+    drawn = Draws(exact)
     for _ in range(draws):
-        for name, grad in gradients(model, batch).items():
-            moments[name].add((grad - exact[name]).flatten().double().numpy())
+        drawn.add(gradients(model, batch))
     report = model.report()
     norm = sum(float(grad.square().sum()) for grad in exact.values())
-    variance = sum(each.variance for each in moments.values()) / norm
-    bias = sum(each.energy_of_mean for each in moments.values()) / norm - variance / draws
     predicted = predictions(model, batch)
+    bias, error = drawn.bias()
     return {
-        "variance": variance,
+        "variance": drawn.variance,
         "bias": bias,
+        "bias_error": error,
+        "noisiest": drawn.noisiest(NOISIEST),
         "predicted": sum(predicted.values()) / norm,
-        "rank_correlation": round(rank_correlation(moments, predicted), 4),
+        "rank_correlation": rank_correlation(drawn.variances, predicted),
         "kept_ratio": round(report.ratio, 3),
         "average_bits": round(report.average_bits, 4),
     }
@@ -178,21 +262,14 @@ def predictions(model: Any, batch: Batch) -> dict[str, float]:
     return found
 
 
-def rank_correlation(moments: dict[str, Moments], predicted: dict[str, float]) -> float:
-    """Return Spearman's correlation over the layers that read a code."""
+def rank_correlation(variances: Mapping[str, float], predicted: Mapping[str, float]) -> float | None:
+    """Return Spearman's correlation over the layers that read a code, None where there are fewer than two."""
     found: dict[str, float] = {}
-    for name, each in moments.items():
+    for name, variance in variances.items():
         layer = name.rpartition(".")[0]
-        found[layer] = found.get(layer, 0.0) + each.variance
+        found[layer] = found.get(layer, 0.0) + variance
     layers = [layer for layer in found if layer in predicted]
+    if len(layers) < 2:
+        return None
     ranks = [np.argsort(np.argsort([values[layer] for layer in layers])) for values in (found, predicted)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def gradients(model: Any, batch: Batch) -> dict[str, Tensor]:
-    """Return the gradient of every parameter."""
-    import torch
-
-    model.zero_grad()
-    torch.nn.functional.cross_entropy(model(batch.images), batch.labels).backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 4)

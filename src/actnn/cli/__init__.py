@@ -47,6 +47,7 @@ COMMANDS = {
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
     "bench overhead": Command("actnn.bench.overhead:main", "time what conversion adds to a step of tiny tensors"),
     "bench memory": Command("actnn.bench.memory:main", "weigh training by batch size, as in the paper's table"),
+    "bench kept": Command("actnn.bench.kept:main", "name what autograd keeps of real models, by operation"),
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
     "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),
     "bench maxmodel": Command("actnn.bench.maxmodel:main", "find the largest model under a memory limit"),

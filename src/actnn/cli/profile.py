@@ -21,12 +21,14 @@ from actnn.measuring.memory import MALLOC_SETTINGS, machine_total
 from actnn.profiling import page, terminal
 from actnn.profiling.child import Settings
 from actnn.settings import LEVELS
-from actnn.workloads import models
+from actnn.workloads import language, workload
 
 EXAMPLE = """\
 examples:
   actnn profile resnet50 --batch 8 --size 224 --level L3 --bits 2 --html report.html
-  actnn profile mymodels:unet --input 1,256,256 --batch 4 --peak"""
+  actnn profile mymodels:unet --input 1,256,256 --batch 4 --peak
+  actnn profile gpt2:layers=4,width=256,tokens=128 --batch 4"""
+SIZE = 224
 # threads that spin while they wait are slow beside whatever else the machine does; the profiler's log is not ours
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KINETO_LOG_LEVEL": "99", **MALLOC_SETTINGS}
 
@@ -77,9 +79,9 @@ def parse(argv: Sequence[str]) -> Namespace:
         epilog=EXAMPLE,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="MODEL", help=models.HELP)
-    parser.add_argument("--batch", type=at_least(1), default=8, help="images in a step (default: 8)")
-    parser.add_argument("--size", type=at_least(1), default=224, help="height and width of an image (default: 224)")
+    parser.add_argument("model", metavar="MODEL", help=workload.HELP)
+    parser.add_argument("--batch", type=at_least(1), default=8, help="examples in a step (default: 8)")
+    parser.add_argument("--size", type=at_least(1), help="height and width of an image (default: 224)")
     parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one input, instead of --size")
     parser.add_argument("--classes", type=at_least(1), default=1000, help="classes to build for (default: 1000)")
     parser.add_argument("--level", default="L3", choices=LEVELS, help=f"{', '.join(LEVELS)} (default: L3)")
@@ -89,13 +91,27 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--html", type=Path, help="write a report that opens in any browser, offline")
     parser.add_argument("--json", type=Path, help="write everything that was measured")
     arguments = parser.parse_args(argv)
-    arguments.input = arguments.input or (3, arguments.size, arguments.size)
+    arguments.input = input_of(arguments)
     if arguments.bits is None:
         arguments.bits = own_width(arguments.level)
     files = [os.path.realpath(path) for path in (arguments.html, arguments.json) if path is not None]
     if len(set(files)) < len(files):
         parser.error(f"--html and --json both name {str(arguments.html)!r}: give each a file of its own")
     return arguments
+
+
+def input_of(arguments: Namespace) -> tuple[int, ...]:
+    """Return the shape of one input, which the name of a language model tells."""
+    texts = language.find(arguments.model)
+    if texts is None:
+        size = arguments.size or SIZE
+        return arguments.input or (3, size, size)
+    if arguments.size or arguments.input:
+        raise ConfigError(
+            f"{arguments.model} learns from texts: leave --size and --input out, and name the length of a text in an "
+            "option of the model, tokens=128."
+        )
+    return (texts.tokens,)
 
 
 def own_width(level: str) -> float | None:

@@ -14,6 +14,9 @@ EXTRAS = {
     "matplotlib": "plots",
     "PIL": "train",
     "tensorboard": "tensorboard",
+    "torchvision": "models",
+    "timm": "models",
+    "transformers": "models",
 }
 
 

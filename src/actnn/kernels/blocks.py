@@ -15,20 +15,35 @@ OFFSET_BYTES = 8
 RANGE_BYTES = 16
 
 
+class Stretch:
+    """Memory of a session that kernels write to, and its address, which numpy takes long to tell."""
+
+    __slots__ = ("address", "memory")
+
+    def __init__(self, memory: Bytes) -> None:
+        self.memory = memory
+        self.address = int(memory.ctypes.data)
+
+    def viewed(self, address: int, nbytes: int) -> Bytes:
+        """Return the bytes that begin at an address."""
+        start = address - self.address
+        return self.memory[start : start + nbytes]
+
+
 class Span:
     """Room for some float32 numbers, one a sample, in memory that a session owns; kernels write to it."""
 
-    __slots__ = ("address", "count", "memory")
+    __slots__ = ("address", "count", "stretch")
 
-    def __init__(self, memory: Bytes, address: int, count: int) -> None:
-        self.memory = memory
+    def __init__(self, stretch: Stretch, address: int, count: int) -> None:
+        self.stretch = stretch
         self.address = address
         self.count = count
 
     @property
     def values(self) -> NDArray[np.float32]:
         """The numbers."""
-        return viewed(self.memory, self.address, 4 * self.count).view(np.float32)
+        return self.stretch.viewed(self.address, 4 * self.count).view(np.float32)
 
 
 class Block:
@@ -38,20 +53,14 @@ class Block:
     widths follow at addresses of their own.
     """
 
-    __slots__ = (
-        *("_ranges", "_sample_bits", "_sample_offsets", "address", "bits_address", "memory", "ranges_address"),
-        "samples",
-    )
+    __slots__ = ("address", "bits_address", "ranges_address", "samples", "stretch")
 
-    def __init__(self, memory: Bytes, address: int, samples: int) -> None:
-        self.memory = memory
+    def __init__(self, stretch: Stretch, address: int, samples: int) -> None:
+        self.stretch = stretch
         self.address = address
         self.samples = samples
         self.ranges_address = address + OFFSET_BYTES * (samples + 1)
         self.bits_address = self.ranges_address + RANGE_BYTES * samples
-        self._sample_offsets: NDArray[np.int64] | None = None
-        self._ranges: NDArray[np.float32] | None = None
-        self._sample_bits: NDArray[np.uint8] | None = None
 
     @staticmethod
     def nbytes(samples: int) -> int:
@@ -61,25 +70,18 @@ class Block:
     @property
     def sample_offsets(self) -> NDArray[np.int64]:
         """Byte offset of each sample's planes, and the size of the buffer at the end."""
-        if self._sample_offsets is None:
-            found = viewed(self.memory, self.address, OFFSET_BYTES * (self.samples + 1))
-            self._sample_offsets = found.view(np.int64)
-        return self._sample_offsets
+        return self.stretch.viewed(self.address, OFFSET_BYTES * (self.samples + 1)).view(np.int64)
 
     @property
     def ranges(self) -> NDArray[np.float32]:
         """The sums of squared ranges of each sample, of shape (samples, 4)."""
-        if self._ranges is None:
-            found = viewed(self.memory, self.ranges_address, RANGE_BYTES * self.samples)
-            self._ranges = found.view(np.float32).reshape(self.samples, 4)
-        return self._ranges
+        found = self.stretch.viewed(self.ranges_address, RANGE_BYTES * self.samples)
+        return found.view(np.float32).reshape(self.samples, 4)
 
     @property
     def sample_bits(self) -> NDArray[np.uint8]:
         """The width of each sample."""
-        if self._sample_bits is None:
-            self._sample_bits = viewed(self.memory, self.bits_address, self.samples)
-        return self._sample_bits
+        return self.stretch.viewed(self.bits_address, self.samples)
 
 
 class DividedLayout:
@@ -135,9 +137,3 @@ class Division:
         self.stride = stride
         self.weights = weights
         self.norms = norms
-
-
-def viewed(memory: Bytes, address: int, nbytes: int) -> Bytes:
-    """Return the bytes of some memory that begin at an address."""
-    start = address - memory.ctypes.data
-    return memory[start : start + nbytes]

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actnn.errors import FormatError, UnsupportedError
 from actnn.format import Layout, Part
-from actnn.kernels.blocks import Block, DividedLayout, Division, Span
+from actnn.kernels.blocks import Block, DividedLayout, Division, Span, Stretch
 from actnn.kernels.forms import (
     Array,
     BatchNorm,
-    ChannelAffine,
     Channels,
     Normalization,
     OutputAffine,
@@ -34,7 +33,6 @@ __all__ = [
     "Backend",
     "BatchNorm",
     "Block",
-    "ChannelAffine",
     "Channels",
     "DividedLayout",
     "Division",
@@ -48,6 +46,7 @@ __all__ = [
     "Smooth",
     "Span",
     "Status",
+    "Stretch",
     "check_buffer",
 ]
 

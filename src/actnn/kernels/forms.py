@@ -39,21 +39,19 @@ class Channels:
     inner: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class OutputAffine:
     """The parameters of a BatchNorm, by which its output reads from the coded value.
 
     One number a channel: gamma and beta of any float, None for 1 and 0, the threshold float32, None for affine codes.
+    It may be a row of a matrix (rows, channels), with so many ``rows_before`` it.
     """
 
     channels: Channels
     gamma: Array | None = None
     beta: Array | None = None
     threshold: Array | None = None
-
-
-# without a threshold, gamma and beta are just a scale and a shift
-ChannelAffine = OutputAffine
+    rows_before: int | None = None
 
 
 @dataclass(frozen=True)

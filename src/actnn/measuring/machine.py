@@ -13,7 +13,7 @@ from typing import Any
 from actnn.measuring.memory import machine_total
 
 CPU_FLAGS = ("avx2", "fma", "f16c", "bmi2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd", "sve")
-PACKAGES = ("actnn", "torch", "torchvision", "paddlepaddle", "numpy")
+PACKAGES = ("actnn", "torch", "torchvision", "timm", "transformers", "paddlepaddle", "numpy")
 # what the code that is measured was made from, seen from the top of a checkout; a record is no change of it
 SOURCES = (":/src", ":/native", ":/CMakeLists.txt", ":/pyproject.toml")
 CHANGED = "-changed"

@@ -21,14 +21,20 @@ def choose(
     twins: Mapping[type[Any], type[CompressedLayer]],
     session: Session,
     patterns: Patterns,
+    door: bool = False,
 ) -> list[Choice]:
-    """Choose, without changing anything, the layers to convert; note in the session what is left exact and why."""
+    """Choose, without changing anything, the layers to convert; note in the session what is left exact and why.
+
+    With a functional ``door``, what a layer that is not converted calls is served all the same.
+    """
     chosen = []
     parents = {parent for name, _ in layers for parent in list(with_parents(name))[1:]}
     for name, layer in layers:
         compressed = isinstance(layer, CompressedLayer)
         twin = type(layer) if compressed else twins.get(type(layer))
-        reason = patterns.reason(name, layer, twin is not None) or reason_to_leave(layer, twin, twins, session.policy)
+        reason = patterns.reason(name, layer, twin is not None) or reason_to_leave(
+            layer, twin, twins, session.policy, door
+        )
         if reason is None and twin is not None:
             group = layer.site.group if compressed else 0
             site = session.site(name or "model", twin.__name__, group, twin.normalizes, twin.extra)
@@ -42,12 +48,16 @@ def choose(
 
 
 def reason_to_leave(
-    layer: Any, twin: type[CompressedLayer] | None, twins: Mapping[type[Any], type[CompressedLayer]], policy: Policy
+    layer: Any,
+    twin: type[CompressedLayer] | None,
+    twins: Mapping[type[Any], type[CompressedLayer]],
+    policy: Policy,
+    door: bool,
 ) -> str | None:
     """Return why a layer is not converted; None where it is, or where nobody would expect it."""
     if twin is None:
         for base in twins:
-            if isinstance(layer, base):
+            if isinstance(layer, base) and not (door and policy.compress):
                 if hasattr(layer, "parametrizations"):
                     return "it is parametrised, so its weight is computed anew in each forward"
                 return f"it is a subclass of {base.__name__}, which may compute something else"

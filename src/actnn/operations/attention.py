@@ -5,24 +5,28 @@ was drawn. Values are not kept where they alone want a gradient, which does not 
 Shares: its codes with everybody who reads the same tensors. Where two of its inputs are one tensor, each has a code of
 its own: products of equal noise are not zero on average.
 Reads in backward: the decoded inputs, from which attention is computed anew, part by part of the batch.
-Noise: queries and keys pass through an exponential, so the gradient has a bias of the order of the variance of the
-logits: their codes are finer than the average by ``EXTRA_BITS``.
+Noise: queries and keys pass through an exponential, so their codes are finer than the average by ``EXTRA_BITS``, and
+the gradient f of decoded inputs has a bias of the order of the noise in the logits. Where that counts, it is taken out
+to first order: with further noise ±e of the same variance, the mean of 2 f(x̃) - (f(x̃ + e) + f(x̃ - e)) / 2 has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from actnn.format import AFFINE, MAX_BITS
 from actnn.kernels.contract import Array
-from actnn.operations.kept import Kept, Reading, counted_once, encode, itself, keep
+from actnn.operations.kept import Kept, Reading, counted_once, encode, keep
+from actnn.operations.variances import mean_variance, variance
 from actnn.session.session import Session
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
-# beyond the average width; at 5 bits, logits of deviation 3 left a squared bias below what 100 draws can show
+# beyond the average width
 EXTRA_BITS = {"query": 2, "key": 2, "value": 1}
+# the variance of noise in logits up to which the squared bias is below 5e-5 of the squared gradient, and left alone
+LEAST_VARIANCE = 0.02
 
 
 class AttentionSites(NamedTuple):
@@ -52,26 +56,47 @@ class Inputs:
         self._readings: list[Reading | None] = [None if each is None else each.reading for each in kept]
         self._counts = [0 if each is None else len(each.tensors) for each in kept]
 
-    def parts(self, saved: Sequence[Array], dtype: str, parts: Sequence[range]) -> Iterator[list[Array | None]]:
-        """Yield the decoded inputs part by part of the batch; a single part is all of them, with a batch or without."""
-        fetched = [list(each) for each in self._fetched(saved)]
-        for part in parts:
-            samples = None if len(parts) == 1 else part
-            yield [
-                None if reading is None else reading.value(site, own, dtype, samples)
-                for site, reading, own in zip(self._sites, self._readings, fetched, strict=True)
-            ]
-
-    def _fetched(self, saved: Sequence[Array]) -> Iterator[Sequence[Array]]:
-        """Yield what is saved of each input, its buffer fetched once for all parts."""
-        start = 0
+    def fetched(self, saved: Sequence[Array]) -> list[list[Array]]:
+        """Return what is saved of each input, its buffer fetched from where it lies."""
+        found, start = [], 0
         for site, reading, count in zip(self._sites, self._readings, self._counts, strict=True):
-            own, start = saved[start : start + count], start + count
-            if reading is None:
-                yield own
-                continue
-            tensors = reading.order.tensors
-            yield [site.session.store.get(tensors, own[0]), *own[1:]]
+            own, start = list(saved[start : start + count]), start + count
+            if reading is not None:
+                own[0] = site.session.store.get(reading.order.tensors, own[0])
+            found.append(own)
+        return found
+
+    def decoded(self, fetched: Sequence[list[Array]], dtype: str, samples: range | None) -> list[Array | None]:
+        """Return the inputs, or those of some samples."""
+        return [
+            None if reading is None else reading.value(site, own, dtype, samples)
+            for site, reading, own in zip(self._sites, self._readings, fetched, strict=True)
+        ]
+
+    def noisy(
+        self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None, scale: float
+    ) -> bool:
+        """Tell whether noise in queries and keys counts in their products times ``scale``."""
+        noise = 0.0
+        for place, other in ((0, decoded[1]), (1, decoded[0])):
+            reading = self._readings[place]
+            assert reading is not None
+            if own := mean_variance(reading, fetched[place][0], decoded[place], samples):
+                values = reading.order.tensors.cast(other, "float32").reshape(-1)
+                squared_length = float(values @ values) / max(1, len(values)) * other.shape[-1]
+                noise += scale * scale * own * squared_length
+        return noise > LEAST_VARIANCE
+
+    def variances(
+        self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None
+    ) -> list[Array | None]:
+        """Return the variances of queries and keys; None where they are not known."""
+        found = []
+        for place, values in enumerate(decoded[:2]):
+            reading = self._readings[place]
+            assert reading is not None
+            found.append(variance(reading, fetched[place][0], values, samples))
+        return found
 
 
 def keep_inputs(
@@ -86,7 +111,7 @@ def keep_inputs(
             kept.append(None)
             continue
         own = keep(tensors, x, site, training=True)
-        if any(own is not None and other is not None and own.tensors[0] is other.tensors[0] for other in kept):
-            own = encode(tensors, x, tensors.form(x), site, AFFINE) or itself(tensors, x, site)
+        if any(other is not None and own.tensors[0] is other.tensors[0] for other in kept):
+            own = encode(tensors, x, tensors.form(x), site, AFFINE) or own
         kept.append(own)
     return kept

@@ -9,10 +9,11 @@ import numpy as np
 
 from actnn import kernels
 from actnn.errors import UnsupportedError
-from actnn.format import AFFINE, Family, Part
+from actnn.format import Family, Part
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, Channels, OutputAffine
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
+from actnn.session import families
 from actnn.session.plans import CodePlan, code_plan, mask_plan
 from actnn.session.site import Readers, Site
 from actnn.session.tags import Tag
@@ -83,8 +84,9 @@ class Reading:
         tensors = order.tensors
         if self.normalized:
             _, gamma, beta, constants = saved
-            threshold = None if layout.family.affine else constants[THRESHOLD_ROW]
-            affine = OutputAffine(self.channels, gamma, beta, threshold)
+            threshold = None if layout.family.affine else constants
+            # not as an array of its own: to index a tensor takes longer than the call of a kernel
+            affine = OutputAffine(self.channels, gamma, beta, threshold, THRESHOLD_ROW)
         if samples is not None:
             order = order.of_samples(len(samples))
         out = tensors.unfilled(order, dtype, saved[0])
@@ -112,16 +114,19 @@ class Reading:
         store = site.session.store
         return saved if store.keeps_in_place else [store.get(self.order.tensors, saved[0]), *saved[1:]]
 
+    def whole(self, site: Site, saved: Sequence[Array], grad: Array) -> Array:
+        """Return this activation, in the precision of the gradient of a map's output that read it."""
+        return self.value(site, self.fetched(site, saved), self.order.tensors.dtype(grad))
+
     def parts(
         self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
     ) -> Iterator[tuple[Array, Array]]:
         """Yield the gradient of a map's output and this activation, which it read, part by part of the batch."""
-        # once, not for each part: it may have to come from afar
-        saved = self.fetched(site, saved)
-        dtype = self.order.tensors.dtype(grad)
         if len(parts) == 1:
-            yield grad, self.value(site, saved, dtype)
+            yield grad, self.whole(site, saved, grad)
             return
+        # once, not for each part: it may have to come from afar
+        saved, dtype = self.fetched(site, saved), self.order.tensors.dtype(grad)
         for part in parts:
             of_part = grad[part.start : part.stop] if self.order.batched else grad
             yield of_part, self.value(site, saved, dtype, part)
@@ -153,7 +158,7 @@ class Derived(Reading):
 
     def fetched(self, site: Site, saved: Sequence[Array]) -> Sequence[Array]:
         """Return what was saved with the buffers of codes in the place of what stands for them."""
-        parts = []
+        parts: list[Array] = []
         for (base, _), own in zip(self.bases, self.of_bases(saved), strict=True):
             parts += base.fetched(site, own)
         return parts
@@ -222,13 +227,13 @@ class Kept:
 
 
 def encode(
-    tensors: Tensors, x: Array, form: Form, site: Site, family: Family = AFFINE, exact_bytes: int = 0
+    tensors: Tensors, x: Array, form: Form, site: Site, family: Family | None = None, exact_bytes: int = 0
 ) -> Kept | None:
     """Return a code of ``x``; None where that would not be smaller than ``x`` itself.
 
     ``exact_bytes`` are what exact training would keep for it, where nobody has counted that yet.
     """
-    plan = code_plan(tensors, site, x, form, family)
+    plan = code_plan(tensors, site, x, form, family or families.of_values(site.session.policy))
     if not plan.smaller:
         site.session.check_open()
         return None
@@ -272,7 +277,7 @@ def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = No
 
 
 def keep(
-    tensors: Tensors, x: Array, site: Site, training: bool, form: Form | None = None, family: Family = AFFINE
+    tensors: Tensors, x: Array, site: Site, training: bool, form: Form | None = None, family: Family | None = None
 ) -> Kept:
     """Return how a map keeps its input: as a code, somebody's or its own, or itself in evaluation."""
     session = site.session
@@ -317,7 +322,7 @@ def backward_begins(site: Site, recording: bool) -> None:
     if recording:
         raise UnsupportedError(
             f"the gradient of a gradient was asked for at {site.name!r}, where only a code of the activation is kept. "
-            f"Call backward without create_graph, or leave this layer exact with QModule(model, exact=[{site.layer!r}])."
+            f"Call backward without create_graph, or leave it exact with QModule(model, exact=[{site.layer!r}])."
         )
     if not site.session.backward_noted:
         site.session.backward_begins()

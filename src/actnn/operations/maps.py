@@ -10,10 +10,7 @@ output also hands noise down to this map; ``Transfer`` tells how much reaches it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-
-import numpy as np
 
 from actnn.kernels.contract import Array
 from actnn.operations.kept import on_host
@@ -25,24 +22,35 @@ from actnn.session.tensors import Tensors
 ENOUGH_POSITIONS = 2048
 LEAST_VARIANCE = 1e-12
 
+# what reads a transfer that was measured
+ReadTransfer = Callable[[], Transfer]
 
-def note_source(tensors: Tensors, site: Site, y: Array, measure: Callable[[], Transfer]) -> None:
+
+def note_source(tensors: Tensors, site: Site, y: Array, measure: Callable[[], ReadTransfer]) -> None:
     """Let a BatchNorm that reads ``y`` find the map that made it, and how that map hands noise on to its weights.
 
-    Called in training, where the weight learns and widths are planned.
+    ``measure`` computes that, and returns what reads it. Called in training, where the weight learns and widths are
+    planned.
     """
     planner = site.session.planner
     site.session.tags.current(tensors, y, tensors.form(y)).source = site
-    if site.transfer is None or planner.is_time(site):
-        transfer = measure()
-        # a batch that overflows tells nothing
-        if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
-            site.transfer = transfer
+    if planner.wants_transfer(site):
+        planner.measured(site, measure())
 
 
-def transfer_of(tensors: Tensors, rows_of_channels: Array, patch: float) -> Transfer:
-    """Return a transfer from mean(x̂ h) of each channel and the energy of a patch."""
-    return Transfer(on_host(tensors, (rows_of_channels * rows_of_channels).sum(1)), patch)
+def transfer_of(
+    tensors: Tensors, rows_of_channels: Array, x: Array, coefficient: float = 1.0
+) -> Callable[[], Transfer]:
+    """Return what reads a transfer from mean(x̂ h) of each channel, and from the input, whose patches h are.
+
+    To read at once would let a forward wait for an accelerator. What is held until then is small, and is its own.
+    """
+    aligned, energy, samples = (rows_of_channels * rows_of_channels).sum(1), (x * x).sum(), max(1, len(x))
+
+    def read() -> Transfer:
+        return Transfer(on_host(tensors, aligned), coefficient * (float(energy) / samples))
+
+    return read
 
 
 def few(tensors: Tensors, values: Array, positions: int) -> Array:
@@ -55,8 +63,3 @@ def normalize(tensors: Tensors, y: Array, axes: list[int]) -> Array:
     centred = y - y.mean(axes, keepdim=True)
     variance = (centred * centred).mean(axes, keepdim=True)
     return centred / tensors.sqrt(variance + LEAST_VARIANCE)
-
-
-def energy_of(x: Array) -> float:
-    """Return the mean squared norm of a sample."""
-    return float((x * x).sum()) / max(1, len(x))

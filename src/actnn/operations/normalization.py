@@ -15,11 +15,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from actnn.format import AFFINE
 from actnn.kernels.contract import AnyLayout, Array, BatchNorm, Span
 from actnn.operations.kept import Kept, on_host, reading_of, uncounted
 from actnn.planning.noise import Floats, batch_norm_coefficient
 from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
+from actnn.session import families
 from actnn.session.plans import CodePlan, code_plan
 from actnn.session.site import Readers, Site
 from actnn.session.tags import Tag
@@ -78,7 +78,7 @@ def batch_norm(
     not take; it sees the first of each form.
     """
     session, form = site.session, tensors.form(x)
-    plan = code_plan(tensors, site, x, form, site.family(), order, AFFINE, check)
+    plan = code_plan(tensors, site, x, form, site.family(), order, families.of_normalized(session.policy), check)
     tag = session.tags.current(tensors, x, form)
     exact_bytes, shared = uncounted(tensors, x, tag), shared_code(tag, site)
     if shared is None and processes is None and not plan.smaller:
@@ -145,8 +145,8 @@ class Normalizing:
         if not needed or self.shared is not None:
             return self._exactly(x, weight, bias, needed)
         tensors, plan, site, running = self.tensors, self.plan, self.site, self.running
-        session, order, record = site.session, plan.order, plan.record()
-        layout, division = plan.laid_out(record)
+        session, order = site.session, plan.order
+        layout, record, division = plan.next()
         channels = order.channels
         count, statistics = plan.elements // channels.count, None
         if self.processes is not None or not (running is None or running.direct):

@@ -2,8 +2,8 @@
 
 Keeps: a code of each factor whose gradient partner wants it, whoever made it; a factor that is much smaller than the
 product, or a parameter, as it is.
-Shares: codes of both factors, and the product itself where the noise of the two codes is independent: the expectation of
-the product is then the product of the expectations, and whoever reads it keeps nothing.
+Shares: codes of both factors, and the product itself where the noise of the two codes is independent: the mean of the
+product is then the product of the means, and whoever reads it keeps nothing.
 Reads in backward: the other factor.
 Noise: that of the other factor times the gradient, in the gradient of each factor; it goes on to the layers below.
 """
@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from actnn.format import Family
 from actnn.kernels.contract import Array
 from actnn.operations.kept import Derived, Kept, Reading, counted_once, exactly, itself, keep
 from actnn.operations.rectifiers import tag_output
@@ -53,14 +52,14 @@ class Product(Derived):
         return self._function(*values)
 
 
-def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements: int, family: Family) -> Kept:
+def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements: int) -> Kept:
     """Return how a factor of a product of so many elements is kept."""
     if not tensors.recorded(x):
         # a parameter, or what its user holds anyway
         return exactly(tensors, x)
     if SMALL * math.prod(x.shape) <= elements:
         return itself(tensors, x, site, counted_once(tensors, x, site))
-    return keep(tensors, x, site, training, None, family)
+    return keep(tensors, x, site, training)
 
 
 def tag_product(

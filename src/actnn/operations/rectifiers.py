@@ -101,8 +101,10 @@ def shared(tensors: Tensors, x: Array, rectifier: Rectifier, tag: Tag, apply: An
     assert owner is not None
     assert readers is not None
     y = None
-    if rectifier.inplace and bypassed is not None and tag.bypass is not None:
-        y = bypassed(x, tag)
+    if rectifier.inplace and bypassed is not None:
+        readers.overwrites = True
+        if tag.bypass is not None:
+            y = bypassed(x, tag)
     if y is None:
         rectifier.kept = kept
         y = apply(x, rectifier)

@@ -64,8 +64,7 @@ class RowNormalizing:
         tensors, plan, site = self.tensors, self.plan, self.site
         session, order = site.session, plan.order
         session.check_open()
-        self.record = plan.record()
-        layout, division = plan.laid_out(self.record)
+        layout, self.record, division = plan.next()
         inverse = tensors.empty((plan.elements // max(1, self.rows.width),), "float32", x)
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         y = tensors.unfilled(order, tensors.dtype(x), x)
@@ -91,6 +90,7 @@ class RowNormalizing:
     ) -> tuple[Array | None, Array | None]:
         """Return the gradient of the input, and those of gamma and beta as (2, parameters)."""
         code, weight, inverse = saved
+        assert self.layout is not None
         tensors, plan, site = self.tensors, self.plan, self.site
         store, order, backend = site.session.store, plan.order, plan.backend
         if not store.keeps_in_place:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actnn.format import Family, Part
+from actnn.format import Part
 from actnn.kernels.contract import Array, Channels, OutputAffine, Smooth
 from actnn.operations.kept import Kept, Reading, Reshaped, encode, uncounted
 from actnn.operations.rectifiers import tag_output
@@ -25,16 +25,18 @@ VALUE, SLOPE = range(2)
 class Curved(Reading):
     """How f(x), or a gradient times f'(x), is read from a code of x."""
 
-    __slots__ = ("_base", "function")
+    __slots__ = ("_channels", "function")
 
     def __init__(self, base: Reading, function: Smooth) -> None:
         super().__init__(base.order, base.backend, base.layout, None, base.normalized)
-        self._base, self.function = base, function
+        self._channels = base.channels if base.normalized else None
+        self.function = function
 
     @property
     def channels(self) -> Channels:
-        """Which elements of a sample of the input have the same gamma and beta."""
-        return self._base.channels
+        """Which elements of a sample have the same gamma and beta."""
+        assert self._channels is not None
+        return self._channels
 
     @property
     def signed(self) -> bool:
@@ -72,6 +74,7 @@ class Curved(Reading):
         out: Array,
         grad: Array | None,
     ) -> None:
+        assert self.layout is not None
         affine = OutputAffine(self.channels, saved[1], saved[2]) if self.normalized else None
         direct = self.backend.any_shape
         if grad is not None and not (direct and order.dense(grad)):
@@ -90,19 +93,20 @@ class Curved(Reading):
         )
 
 
-def keep_input(tensors: Tensors, x: Array, site: Site, training: bool, family: Family) -> Kept | None:
-    """Return the code from which a smooth function of ``x`` is read; None where there is none to be had."""
+def keep_input(tensors: Tensors, x: Array, site: Site) -> Kept | None:
+    """Return the code from which a smooth function of ``x`` is read in training; None where there is none to be had."""
     session, form = site.session, tensors.form(x)
     tag = session.tags.current(tensors, x, form)
     exact_bytes = uncounted(tensors, x, tag)
-    if training and tag.owner is not None and tag.readers is not None:
+    if tag.owner is not None and tag.readers is not None:
         tag.readers.values = True
         if tag.kept is not None and readable(tag.kept.reading):
             tag.owner.read_by(site, exact_bytes)
             shared: Kept = tag.kept
             return shared
-    kept = encode(tensors, x, form, site, family, exact_bytes) if training else None
+    kept = encode(tensors, x, form, site, None, exact_bytes)
     if kept is None:
+        # the plain function will keep it, and somebody else count it
         tag.counted = False
         return None
     if session.policy.share_codes and tensors.recorded(x) and tag.kept is None:

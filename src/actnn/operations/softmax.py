@@ -1,6 +1,6 @@
 """Softmax, and its logarithm.
 
-Keeps: a code of the probabilities p.
+Keeps: a code of the probabilities p, along their square root: small ones, which are most, have the finer steps.
 Shares: the code of a softmax with its readers, such as the product with values in an attention.
 Reads in backward: the decoded probabilities, p (g - Σ p g) for a softmax and g - p Σ g for its logarithm.
 Noise: the gradient of a softmax is quadratic in p, so that decoding alone would take Var(p̃) g from it on average. The
@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actnn.format import AFFINE, Family, Rounding
+from actnn.format import AFFINE, ROOT, Family, Rounding
 from actnn.kernels.contract import Array
-from actnn.kernels.reference.steps import group_steps, of_elements
 from actnn.operations.kept import Kept, Reading, itself, reading_of
-from actnn.planning.noise import rounding_factor
+from actnn.operations.variances import variance
 from actnn.session.plans import code_plan
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
-FAMILIES: dict[Rounding, Family] = dict.fromkeys(Rounding, AFFINE)
+# along a curve the mean of two levels is not the value between them
+FAMILIES: dict[Rounding, Family] = {Rounding.DITHER: ROOT, Rounding.STOCHASTIC: AFFINE, Rounding.NEAREST: ROOT}
+
+# arrays of the size of the decoded probabilities that are there together while a gradient is computed
+TEMPORARIES = 4
 
 
 def keep_probabilities(tensors: Tensors, p: Array, site: Site, exact_bytes: int = 0, batched: bool = True) -> Kept:
@@ -39,36 +42,19 @@ def keep_probabilities(tensors: Tensors, p: Array, site: Site, exact_bytes: int 
     return Kept(reading_of(plan, layout, record), (site.store(tensors, buffer),))
 
 
-def variance(reading: Reading, buffer: Array, p: Array, samples: range) -> Array | None:
-    """Return an unbiased estimate of the variance of the decoded probabilities ``p`` of some samples.
-
-    None where there is none to speak of: nothing was coded, or rounding is not random.
-    """
-    layout, order = reading.layout, reading.order
-    if layout is None or layout.rounding is Rounding.NEAREST:
-        return None
-    tensors = order.tensors
-    steps = group_steps(tensors, buffer, layout)
-    if order.batched:
-        steps, order = steps[samples.start : samples.stop], order.of_samples(len(samples))
-    squares = order.shaped(of_elements(tensors, steps * steps, layout.elements))
-    # stochastic rounding has this variance on average over all values
-    return rounding_factor(layout.rounding) * squares
-
-
-def softmax_rule(reading: Reading, buffer: Array, p: Array, grad: Array, axis: int, samples: range) -> Array:
+def softmax_rule(reading: Reading, buffer: Array, p: Array, grad: Array, axis: int, samples: range | None) -> Array:
     """Return p (g - Σ p g) and what its noise takes from that on average."""
     gradient = p * (grad - (p * grad).sum(axis, keepdim=True))
     taken = variance(reading, buffer, p, samples)
     return gradient if taken is None else gradient + taken * grad
 
 
-def log_softmax_rule(reading: Reading, buffer: Array, p: Array, grad: Array, axis: int, samples: range) -> Array:
+def log_softmax_rule(reading: Reading, buffer: Array, p: Array, grad: Array, axis: int, samples: range | None) -> Array:
     """Return g - p Σ g."""
     return grad - p * grad.sum(axis, keepdim=True)
 
 
-Rule = Callable[[Reading, Array, Array, Array, int, range], Array]
+Rule = Callable[[Reading, Array, Array, Array, int, range | None], Array]
 
 
 def gradient(rule: Rule, site: Site, reading: Reading, saved: Sequence[Array], grad: Array, axis: int) -> Array:
@@ -80,14 +66,15 @@ def gradient(rule: Rule, site: Site, reading: Reading, saved: Sequence[Array], g
     parts = [range(samples)]
     if order.batched and axis:
         decoded_bytes = 4 * samples * elements
-        parts = site.session.pieces(samples, decoded_bytes, decoded_bytes if tensors.on_host(grad) else 0)
+        working_bytes = TEMPORARIES * decoded_bytes if tensors.on_host(grad) else 0
+        parts = site.session.pieces(samples, decoded_bytes, working_bytes)
 
-    def of_part(part: range, own: Array) -> Array:
-        p = reading.value(site, [buffer], "float32", None if len(parts) == 1 else part)
+    def of_part(part: range | None, own: Array) -> Array:
+        p = reading.value(site, [buffer], "float32", part)
         return tensors.cast(rule(reading, buffer, p, tensors.cast(own, "float32"), axis, part), dtype)
 
     if len(parts) == 1:
-        return of_part(parts[0], grad)
+        return of_part(None, grad)
     whole = tensors.unfilled(order, dtype, grad)
     for part in parts:
         whole[part.start : part.stop] = of_part(part, grad[part.start : part.stop])

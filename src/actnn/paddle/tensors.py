@@ -15,7 +15,7 @@ from paddle import Tensor
 from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.paddle.moves import PaddleMoves
 from actnn.paddle.threads import count, runtime
-from actnn.session.tensors import Form, Order, contiguous
+from actnn.session.tensors import Form, Order, same_elements
 
 DTYPES: dict[str, Any] = {name: getattr(paddle, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -121,8 +121,7 @@ class PaddleArrays:
         return tuple(x.shape), tuple(x.strides), x.dtype, x.place
 
     def same_elements(self, form: Any, other: Any) -> bool:
-        dense = form[1] == contiguous(form[0]) and other[1] == contiguous(other[0])
-        return bool(dense and form[2:] == other[2:] and math.prod(form[0]) == math.prod(other[0]))
+        return same_elements(form, other)
 
     def memory(self, x: Tensor) -> Tensor:
         # Paddle shows no object that owns memory: as long as this tensor lives, its address is not used anew

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actnn.format import MAX_BITS, TWO_SIDED, ZERO_EXACT, Family
+from actnn.format import MAX_BITS, Family
 from actnn.planning.noise import Floats, Transfer
 
 
@@ -45,7 +45,7 @@ def signs(family: Family, bits: float) -> float:
     A two-sided code has one plane more than an affine one of the same fineness. A zero-exact code serves its mask
     without, but cannot do with less than its least width.
     """
-    # by value: a copied or unpickled session has families of its own
-    if family == TWO_SIDED:
-        return 1.0
-    return max(0.0, ZERO_EXACT.least_bits - bits) if family == ZERO_EXACT else 0.0
+    if family.affine:
+        return 0.0
+    # one negative word is exact zero: such a code has no sides of several levels
+    return max(0.0, family.least_bits - bits) if family.negative[MAX_BITS] == 1 else 1.0

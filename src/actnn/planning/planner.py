@@ -26,7 +26,7 @@ from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes
 from actnn.kernels.contract import DividedLayout, Division
 from actnn.planning.budget import MemoryBudget
 from actnn.planning.learnt import Learnt
-from actnn.planning.noise import Floats, handed_down, rounding_factor
+from actnn.planning.noise import Floats, Transfer, handed_down, rounding_factor
 from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand
 from actnn.planning.records import SIDES, Handing, Observation, Record, set_shares, together
@@ -73,6 +73,8 @@ class Planner:
         self.observing = True
         self._predictions: dict[str, float] | None = None
         self._pending: list[Observation] = []
+        # what reads the transfers that were measured and that nobody has looked at yet
+        self._transfers: dict[Learnt, Callable[[], Transfer]] = {}
         self._observed: dict[Learnt, deque[Record]] = {}
         self._gradients: dict[Learnt, tuple[float, int]] = {}
         self._sound = True
@@ -93,6 +95,8 @@ class Planner:
     def predictions(self, predictions: dict[str, float] | None) -> None:
         self.settle()
         self._predictions = predictions
+        # with them, all groups are measured
+        self.epoch += 1
         self.active = self.policy.adaptive or self.budget is not None or predictions is not None
         self._decide_observing()
 
@@ -137,7 +141,17 @@ class Planner:
     def wants_handing(self, reader: Learnt) -> bool:
         """Tell whether what a BatchNorm hands down is to be found anew: the layer below it was measured anew."""
         below = reader.below
-        return below is not None and below.transfer is not None and below.transfer is not reader.transfer
+        if below is None:
+            return False
+        return below in self._transfers or (below.transfer is not None and below.transfer is not reader.transfer)
+
+    def wants_transfer(self, site: Learnt) -> bool:
+        """Tell whether it is to be measured how a map hands noise on to its weights: at first, and then seldom."""
+        return (site.transfer is None or self.is_time(site)) and site not in self._transfers
+
+    def measured(self, site: Learnt, transfer: Callable[[], Transfer]) -> None:
+        """Take what reads the transfer of a map; it is looked at once the step is over."""
+        self._transfers[site] = transfer
 
     def observe(self, observation: Observation) -> None:
         """Take what a reader felt of a code's noise; it is looked at once the step is over."""
@@ -146,7 +160,13 @@ class Planner:
             self.settle()
 
     def settle(self) -> None:
-        """Read what kernels have written for the observations so far."""
+        """Read what was measured so far: transfers of maps, and what kernels have written for observations."""
+        transfers, self._transfers = self._transfers, {}
+        for site, read in transfers.items():
+            transfer = read()
+            # a batch that overflows tells nothing
+            if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
+                site.transfer = transfer
         pending, self._pending = self._pending, []
         for observation in pending:
             self._learn(observation)
@@ -169,7 +189,7 @@ class Planner:
         if not record.observed:
             record.observed = True
             self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
-        record.weights += seen.columns * ((coefficient + CHAIN * below) * mean)
+        record.weights = record.weights + seen.columns * ((coefficient + CHAIN * below) * mean)
         total, count = self._gradients.get(reader, (0.0, 0))
         self._gradients[reader] = total + mean, count + 1
         if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
@@ -221,7 +241,7 @@ class Planner:
         for reader, (total, count) in gradients.items():
             reader.gradient = smoothed(reader.gradient, total / count)
         for site, own in observed.items():
-            weights = own[0].weights.copy() if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
+            weights = own[0].weights if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
             site.weights = smoothed(site.weights, weights)
         records = [record for own in observed.values() for record in own]
         self._update_norms(records)
@@ -319,7 +339,7 @@ class Planner:
         def batch(number: int | None) -> Indices | None:
             return None if number is None else batches[number]
 
-        self._pending, self._predictions, self._batch_norms = [], None, None
+        self._pending, self._transfers, self._predictions, self._batch_norms = [], {}, None, None
         self._steps, self._coding, self._sound = state["steps"], state["coding"], state["sound"]
         self.handed_down, self.indices = state["handed_down"], batch(state["indices"])
         self.norms.load(state["norms"])

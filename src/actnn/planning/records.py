@@ -21,6 +21,8 @@ BOTH_SIDES = np.array([1.0, 1.0, 0.0, 0.0])
 POSITIVE_SIDE = np.array([0.0, 1.0, 0.0, 0.0])
 OUTPUT = np.array([0.0, 0.0, 1.0, 1.0])
 POSITIVE_OUTPUT = np.array([0.0, 0.0, 0.0, 1.0])
+NOTHING = np.zeros(4)
+NOTHING.setflags(write=False)
 # which ranges belong to the negative and which to the positive side
 SIDES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
 
@@ -36,7 +38,7 @@ class Record:
     def __init__(self, site: Learnt, layout: DividedLayout | Layout, indices: Indices | None) -> None:
         self.site, self.layout, self.indices = site, layout, indices
         self._ranges: Floats | None = None
-        self.weights = np.zeros(4)
+        self.weights = NOTHING
         self.relative: list[Floats] = []
         self.observed = False
 
@@ -156,7 +158,8 @@ def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]
     totals: dict[Learnt, tuple[Family, float, float]] = {}
     for (record, demand), given in zip(chosen, widths, strict=True):
         family, planes, size = totals.get(record.site, (record.layout.family, 0.0, 0.0))
-        totals[record.site] = family, planes + float(given.mean()) * demand.size, size + demand.size
+        average = int(given.sum()) / len(given)
+        totals[record.site] = family, planes + average * demand.size, size + demand.size
     for site, (family, planes, size) in totals.items():
         site.share = family, planes / size
 
@@ -171,6 +174,9 @@ def together(demanded: Sequence[tuple[Record, Demand]]) -> list[tuple[Record, De
         alike.setdefault((record.site, demand.family, demand.samples), []).append((record, demand))
     joined = []
     for (_, family, _), own in alike.items():
+        if len(own) == 1:
+            joined += own
+            continue
         cost = sum(demand.cost for _, demand in own)
         negative, positive = (sum(getattr(demand, side) for _, demand in own) for side in ("negative", "positive"))
         joined.append((own[0][0], Demand(family, cost, negative, positive)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from actnn.kernels.contract import Block, Span
+from actnn.kernels.contract import Block, Span, Stretch
 
 LEAST_BYTES = 1 << 14
 # where no step ever begins, stretches stop growing here
@@ -32,27 +32,27 @@ class Statistics:
     def block(self, samples: int) -> Block:
         """Return room for what is measured and decided of one code."""
         address = self._take(Block.nbytes(samples))
-        return Block(self._memory, address, samples)
+        return Block(self._stretch, address, samples)
 
     def span(self, samples: int) -> Span:
         """Return room for one number a sample."""
         address = self._take(FLOAT_BYTES * samples)
-        return Span(self._memory, address, samples)
+        return Span(self._stretch, address, samples)
 
     def _take(self, nbytes: int) -> int:
         nbytes = (nbytes + 7) & ~7
         self._taken += nbytes
-        if self._used + nbytes > len(self._memory):
+        if self._used + nbytes > self._room:
             self._size = max(min(2 * self._size, MOST_BYTES), nbytes)
             self._fresh()
-        address = self._address + self._used
+        address = self._stretch.address + self._used
         self._used += nbytes
         return address
 
     def _fresh(self) -> None:
         # of whole numbers of eight bytes: offsets must be aligned
-        self._memory = np.zeros(-(-self._size // 8), np.int64).view(np.uint8)
-        self._address = self._memory.ctypes.data
+        memory = np.zeros(-(-self._size // 8), np.int64).view(np.uint8)
+        self._stretch, self._room = Stretch(memory), len(memory)
         self._used = 0
 
     def __getstate__(self) -> dict[str, int]:

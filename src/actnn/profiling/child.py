@@ -19,11 +19,12 @@ from actnn.profiling.steps import summary
 from actnn.profiling.timeline import Timeline
 from actnn.profiling.trace import ROOT
 from actnn.profiling.tracing import Tracer
-from actnn.workloads import models
+from actnn.workloads import language, models
+from actnn.workloads.batch import Batch
 from actnn.workloads.training import compressed
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from actnn.session.session import Session
 
@@ -33,7 +34,7 @@ WARM_UP = 4
 
 @dataclass(frozen=True)
 class Settings:
-    """What to profile; ``level`` None is exact training."""
+    """What to profile; ``level`` None is exact training, and the ``input`` of a language model its count of tokens."""
 
     model: str
     batch: int
@@ -51,14 +52,16 @@ class Profiled:
 
         torch.manual_seed(0)
         self.settings = settings
-        plain = models.build(settings.model, classes=settings.classes, channels=settings.input[0])
+        texts = language.find(settings.model)
+        plain = build(settings) if texts is None else texts.build()
         plain.train()
         self.model: Any = plain
         self.session: Session | None = None
         if settings.level is not None:
             self.model = compressed(plain, settings.level, settings.bits)
             self.session = session_of(self.model)
-        self.images = torch.randn(settings.batch, *settings.input)
+        images = Batch((torch.randn(settings.batch, *settings.input),), {}, None)
+        self.batch = images if texts is None else texts.batch(settings.batch)
         self.labels: dict[tuple[int, ...], Tensor] = {}
         if not any(parameter.requires_grad for parameter in plain.parameters()):
             raise ActnnError(f"the model {settings.model!r} has no parameters to train.")
@@ -66,7 +69,8 @@ class Profiled:
 
     def forward(self) -> Tensor:
         """Return the loss."""
-        return self.loss(self.model(self.images))
+        outputs = self.batch.outputs(self.model)
+        return self.batch.loss(outputs) if self.batch.named else self.loss(outputs)
 
     def optimize(self) -> None:
         """Take the step, and leave gradients of 0 where they are."""
@@ -81,7 +85,7 @@ class Profiled:
         self.optimize()
 
     def loss(self, output: Any) -> Tensor:
-        """Return a loss of whatever a model returns: cross entropy of scores, the mean square of anything else."""
+        """Return a loss of whatever a model of images returns: cross entropy of scores, else the mean square."""
         import torch
         from torch.nn import functional
 
@@ -108,6 +112,11 @@ class Profiled:
             "gradients": nbytes(parameter.grad for parameter in parameters),
             "optimizer": nbytes(state),
         }
+
+
+def build(settings: Settings) -> nn.Module:
+    """Return a model of images."""
+    return models.build(settings.model, classes=settings.classes, channels=settings.input[0])
 
 
 def nbytes(given: Iterable[Any]) -> int:

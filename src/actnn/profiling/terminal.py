@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actnn.amounts import readable
+from actnn.console.columns import aligned
 from actnn.profiling.advice import sentences
 from actnn.profiling.layers import LEAST_BYTES, Layer, kept_bytes, layers
 
@@ -106,19 +107,3 @@ def moment_lines(peak: Mapping[str, Any]) -> list[str]:
 def indented(text: Sequence[str]) -> list[str]:
     """Return lines, indented by two spaces."""
     return [f"  {line}" for line in text]
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines: columns that hold figures to the right, all others to the left."""
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    right = [
-        all(row[column][:1].isdigit() or row[column] in ("", "-") for row in cells[1:]) for column in range(len(widths))
-    ]
-    found = []
-    for row in cells:
-        adjusted = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        ]
-        found.append("  ".join(adjusted).rstrip())
-    return [found[0], "-" * max(map(len, found)), *found[1:]]

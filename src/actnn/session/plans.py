@@ -20,11 +20,12 @@ class CodePlan:
     """How one site codes tensors of one form: their order, the kernels that serve them, and the size of a code.
 
     ``smaller`` tells that a code, of the family ``smallest``, is smaller than the tensor itself. ``direct`` tells that
-    kernels read the tensor as it lies; otherwise it is flattened first. ``planes`` holds for the planner's ``epoch``.
+    kernels read the tensor as it lies; otherwise it is flattened first. ``planes`` holds for the planner's ``epoch``,
+    and so does ``division`` where all samples weigh the same.
     """
 
     __slots__ = (
-        *("backend", "direct", "elements", "epoch", "exact_bytes", "family", "layout", "order"),
+        *("backend", "direct", "division", "elements", "epoch", "exact_bytes", "family", "layout", "order"),
         *("planes", "reading", "signs", "site", "smaller"),
     )
 
@@ -40,6 +41,7 @@ class CodePlan:
         self.layout = self._average(family)
         self.smaller = self._average(smallest).nbytes < self.exact_bytes
         self.epoch, self.planes = -1, self.layout.planes
+        self.division: Division | None = None
         # how codes of the fixed width are read, made by whoever makes the first one
         self.reading: Any = None
 
@@ -48,22 +50,20 @@ class CodePlan:
         width, rounding = math.ceil(self.site.asked(family)), self.site.session.policy.rounding
         return uniform_layout(*self.order.rows, family, width, rounding)
 
-    def record(self) -> Record | None:
-        """Return the record of the next code where widths are planned."""
-        planner = self.site.session.planner
+    def next(self) -> tuple[AnyLayout, Record | None, Division | None]:
+        """Return the layout of the next code and, where widths are planned, its record and how planes are divided."""
+        planner, layout = self.site.session.planner, self.layout
         if not planner.active:
-            return None
-        layout = self.layout
+            return layout, None, None
         if self.epoch != planner.epoch or planner.budget is not None:
             self.planes = planner.planes(self.site, layout.samples, layout.elements, self.family)
-            self.epoch = planner.epoch
-        return planner.record(self.site, layout, self.planes)
-
-    def laid_out(self, record: Record | None) -> tuple[AnyLayout, Division | None]:
-        """Return the layout of the next code, and how its samples divide its planes where widths are planned."""
-        if record is None:
-            return self.layout, None
-        return record.layout, self.site.session.planner.division(record)
+            self.epoch, self.division = planner.epoch, None
+        record = planner.record(self.site, layout, self.planes)
+        if record.indices is not None:
+            return record.layout, record, planner.division(record)
+        if self.division is None:
+            self.division = planner.division(record)
+        return record.layout, record, self.division
 
     def encode(self, tensors: Tensors, x: Array) -> tuple[Array, AnyLayout, Record | None]:
         """Return a code of ``x``, its layout, and its record where widths are planned."""
@@ -71,8 +71,7 @@ class CodePlan:
         session = site.session
         if session.closed:
             session.check_open()
-        record = self.record() if session.planner.active else None
-        layout, division = self.laid_out(record)
+        layout, record, division = self.next()
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         values = x if self.direct else self.order.flat(x)
         if session.watch is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actnn.format import AFFINE, MAX_BITS, TWO_SIDED, Family
+from actnn.format import MAX_BITS, Family
 from actnn.kernels.contract import Array, Arrays
-from actnn.planning.learnt import Learnt
+from actnn.planning.learnt import Learnt, signs
+from actnn.session import families
 
 if TYPE_CHECKING:
     from actnn.session.session import Session
@@ -42,16 +43,19 @@ class Account:
 
 @dataclass(slots=True)
 class Readers:
-    """Who read one code: a rectifier reads its sides, a map its values."""
+    """Who read one code: a rectifier reads its sides, and may overwrite what was coded, a map reads its values."""
 
     sides: bool = False
     values: bool = False
+    # of no account for what is coded
+    overwrites: bool = field(default=False, compare=False)
 
 
 class Site(Learnt):
     """One layer or call of one session. ``group`` chooses its entry in ``activation_compression_bits``.
 
-    Its codes have ``extra`` bits more than that entry says, where noise in them costs more than in others. ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. ``plans``
+    Its codes have ``extra`` bits more than that entry says, where noise in them costs more than in others.
+    ``expected`` is what the readers of its codes were in the step before; at first all kinds are expected. ``plans``
     holds what was decided once for each form of tensor.
     """
 
@@ -69,6 +73,7 @@ class Site(Learnt):
         self.encoded = 0
         self.step = 0
         self.account = Account()
+        # nobody to overwrite anything: for whoever may, a BatchNorm's input would have to be held
         self.expected = Readers(sides=True, values=True)
         self.seen: Readers | None = None
         self.plans: dict[Any, Any] = {}
@@ -90,7 +95,9 @@ class Site(Learnt):
 
     def family(self) -> Family:
         """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them."""
-        return TWO_SIDED if self.expected.sides and self.shares(TWO_SIDED) else AFFINE
+        policy = self.session.policy
+        sided = families.with_sides(policy)
+        return sided if self.expected.sides and self.shares(sided) else families.of_normalized(policy)
 
     def codes_output(self, family: Family) -> bool:
         """Tell whether an activation codes its output for the layers that read it, rather than its mask alone."""
@@ -101,7 +108,7 @@ class Site(Learnt):
 
         The sides of a two-sided code take about one bit; at the largest width there is none to spare.
         """
-        return self.session.policy.share_codes and not (family is TWO_SIDED and self.bits > MAX_BITS - 1)
+        return self.session.policy.share_codes and not (self.bits > MAX_BITS - 1 and signs(family, self.bits) == 1)
 
     def current_account(self) -> Account:
         """Return the account of the current step, a new one where this is its first entry."""
@@ -154,9 +161,10 @@ class Site(Learnt):
         """
         seen = self.seen
         if seen is None:
-            self.seen = Readers(readers.sides, readers.values)
+            self.seen = Readers(readers.sides, readers.values, readers.overwrites)
         else:
             seen.sides, seen.values = seen.sides or readers.sides, seen.values or readers.values
+            seen.overwrites = seen.overwrites or readers.overwrites
 
     def learn(self) -> bool:
         """Expect from now on the readers that the last backward confirmed; tell whether that changes anything."""

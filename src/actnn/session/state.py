@@ -55,7 +55,11 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
     if session.swaps_activations and state.get("layers"):
         # its only site is made in the first forward
         session.whole_model()
-    check_equal("settings", settings_of(session.policy), state.get("policy"))
+    own, saved = settings_of(session.policy), state.get("policy")
+    if isinstance(saved, Mapping):
+        # states of versions that knew no companding go on with it or without
+        saved = {"companding": own["companding"], **saved}
+    check_equal("settings", own, saved)
     make_call_sites(session, state)
     check_equal("layers", layers_of(session), state.get("layers"))
     before = state_of(session)
@@ -74,7 +78,8 @@ def make_call_sites(session: Session, state: Mapping[str, Any]) -> None:
     if session.policy.compress:
         for index, batch_norm, extra in state.get("calls", ()):
             if index == len(session.sites):
-                session.call_site(*state["layers"][index][:2], batch_norm, extra)
+                name, kind, _ = state["layers"][index]
+                session.call_site(name, kind, batch_norm, extra)
 
 
 def current(state: Any) -> Mapping[str, Any]:
@@ -124,14 +129,19 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
 def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequence[Transfer]) -> None:
     """Give a site its state."""
     site.encoded, site.step, site.account = state["codes"], state["step"], Account(**state["account"])
-    site.expected = Readers(**state["expected"])
-    site.seen = None if state["seen"] is None else Readers(**state["seen"])
+    site.expected = readers_of(state["expected"])
+    site.seen = None if state["seen"] is None else readers_of(state["seen"])
     site.gradient, site.weights = state["gradient"], array_of(state["weights"])
     share = state["share"]
     site.share = None if share is None else (FAMILIES[share[0]], share[1])
     site.transfer = None if state["transfer"] is None else transfers[state["transfer"]]
     site.below = None if state["below"] is None else sites[state["below"]]
     site.handed_down = state["handed_down"]
+
+
+def readers_of(state: Plain) -> Readers:
+    """Return the readers of a code; states once did not tell whether a rectifier overwrites what it reads."""
+    return Readers(**{"overwrites": state["sides"], **state})
 
 
 def place_of(transfer: Transfer | None, transfers: list[Transfer]) -> int | None:

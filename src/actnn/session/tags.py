@@ -63,7 +63,6 @@ class Tags:
 
     def __init__(self) -> None:
         self._tags: dict[Key, Tag] = {}
-        # one object for all equal forms: what lives through a forward is what the garbage collector walks through
         self._forms: dict[Form, Form] = {}
         # the first tag at each address, by which a tensor of another shape finds it
         self._first: dict[int, Tag] = {}
@@ -101,13 +100,20 @@ class Tags:
 
     def current(self, tensors: Tensors, x: Array, form: Form) -> Tag:
         """Return the tag of a tensor, a new one where there is none."""
-        return self.find(tensors, x, form) or self.fresh(tensors, x, form)
+        # one object for all equal forms: what lives through a forward is what the garbage collector walks through
+        key = tensors.pointer(x), self._forms.setdefault(form, form)
+        tag = self._tags.get(key)
+        if tag is not None and tag.version == tensors.version(x) and tensors.lies_in(x, tag()):
+            return tag
+        return self._reshaped(tensors, x, form, key[0]) or self._put(tensors, x, key)
 
     def fresh(self, tensors: Tensors, x: Array, form: Form) -> Tag:
         """Return a new tag for a tensor, in the place of any other."""
+        return self._put(tensors, x, (tensors.pointer(x), self._forms.setdefault(form, form)))
+
+    def _put(self, tensors: Tensors, x: Array, key: Key) -> Tag:
         tag = Tag(tensors.memory(x), forget)
-        key = tag.key = tensors.pointer(x), self._forms.setdefault(form, form)
-        tag.tags, tag.first, tag.version = self._tags, self._first, tensors.version(x)
+        tag.key, tag.tags, tag.first, tag.version = key, self._tags, self._first, tensors.version(x)
         self._tags[key] = tag
         first = self._first.get(key[0])
         if first is None or first.key == key or first() is not tag() or first.version != tag.version:

@@ -112,6 +112,12 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def same_elements(form: Any, other: Any) -> bool:
+    """Tell whether two forms, shape and strides and what else there is, hold the same elements, both densely."""
+    dense = form[1] == contiguous(form[0]) and other[1] == contiguous(other[0])
+    return bool(dense and form[2:] == other[2:] and math.prod(form[0]) == math.prod(other[0]))
+
+
 def check_floating(tensors: Tensors, x: Array, name: str) -> None:
     """Raise UnsupportedError unless a tensor's dtype can be coded."""
     if (given := tensors.dtype(x)) not in FLOATS:

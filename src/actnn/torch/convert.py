@@ -61,7 +61,7 @@ class QModule(Wrapper, nn.Module):
         stream = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
         layers, patterns = list(model.named_modules()), Patterns(exact, nn.Module)
-        chosen = choose(layers, COMPRESSED, session, patterns)
+        chosen = choose(layers, COMPRESSED, session, patterns, door=True)
         self.convert(model, session, chosen, SHARED)
         self.__dict__["_hooks"] = self._open_doors(layers, patterns)
 
@@ -73,7 +73,7 @@ class QModule(Wrapper, nn.Module):
         modules = []
         for name, module in layers:
             converted = isinstance(module, Compressed)
-            if converted and session.store.keeps_in_place or type(module) in CONTAINERS:
+            if (converted and session.store.keeps_in_place) or type(module) in CONTAINERS:
                 continue
             if not isinstance(module, torch.jit.ScriptModule):
                 modules.append((name or "model", module, converted or patterns.names(name, module)))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from actnn.kernels.contract import FLOATS, Channels, Codes
-from actnn.session.tensors import Form, Order, contiguous
+from actnn.session.tensors import Form, Order, same_elements
 from actnn.torch.moves import TorchMoves
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
@@ -121,8 +121,7 @@ class TorchArrays:
         return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
 
     def same_elements(self, form: Any, other: Any) -> bool:
-        dense = form[1] == contiguous(form[0]) and other[1] == contiguous(other[0])
-        return dense and form[2:] == other[2:] and math.prod(form[0]) == math.prod(other[0])
+        return same_elements(form, other)
 
     # by memory: autograd may hand another object than it was given to whoever computes anew
     memory = staticmethod(Tensor.untyped_storage)

@@ -9,7 +9,10 @@ from actnn.errors import UnsupportedError
 if TYPE_CHECKING:
     from torch import nn
 
-BLOCKS = ("BasicBlock", "Bottleneck", "_DenseLayer", "Block", "InvertedResidual", "EncoderBlock")
+BLOCKS = (
+    *("BasicBlock", "Bottleneck", "_DenseLayer", "Block", "InvertedResidual", "EncoderBlock", "CNBlock"),
+    *("SwinTransformerBlock", "GPT2Block", "LlamaDecoderLayer", "BertLayer"),
+)
 
 
 def checkpointed(model: nn.Module) -> nn.Module:
@@ -50,5 +53,5 @@ class _Recomputed:
     def __init__(self, forward: Any, checkpoint: Any) -> None:
         self._forward, self._checkpoint = forward, checkpoint
 
-    def __call__(self, *args: Any) -> Any:
-        return self._checkpoint(self._forward, *args, use_reentrant=False)
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._checkpoint(self._forward, *args, use_reentrant=False, **named)

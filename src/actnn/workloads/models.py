@@ -1,4 +1,4 @@
-"""Models by name: own ones, torchvision's, timm's, and functions of the user's."""
+"""Models for images by name: own ones, torchvision's, timm's, and functions of the user's."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from actnn.console.extras import require
 from actnn.errors import ActnnError, ConfigError, UnsupportedError
 from actnn.measuring.processes import in_one_line
-from actnn.workloads import resnets
+from actnn.workloads import language, options, resnets
 from actnn.workloads.hrnet import fcn_hrnet_w48
 from actnn.workloads.small_resnet import small_resnet
 
 if TYPE_CHECKING:
     from torch import nn
 
-# takes how many classes a model tells apart and how many channels images have
-Builder = Callable[[int, int], "nn.Module"]
+# takes how many classes a model tells apart and how many channels images have, and options of a package's own
+Builder = Callable[..., "nn.Module"]
 
 OWN: Mapping[str, Builder] = {
     "small_resnet": lambda classes, channels: small_resnet(classes, inputs=channels),
@@ -37,7 +38,10 @@ SCALED: Mapping[str, Callable[[int], resnets.Shape]] = {
 }
 NAMES = tuple(OWN)
 SEGMENTATION = ("fcn_hrnet_w48",)
-HELP = f"{', '.join(NAMES)}, resnet-DEPTH, wide-resnet-WIDTH, a name of torchvision or timm, or module:function"
+HELP = (
+    f"{', '.join(NAMES)}, resnet-DEPTH, wide-resnet-WIDTH, a name of torchvision or timm, torchvision:NAME or "
+    "timm:NAME (with options as in timm:vit_tiny_patch16_224:img_size=64,depth=4), or module:function"
+)
 
 
 def build(name: str, *, classes: int = 1000, channels: int = 3) -> nn.Module:
@@ -47,6 +51,10 @@ def build(name: str, *, classes: int = 1000, channels: int = 3) -> nn.Module:
     for pattern, shape in SCALED.items():
         if found := re.fullmatch(pattern, name):
             return resnets.resnet(shape(int(found[1])), classes, channels)
+    if language.find(name) is not None:
+        raise ConfigError(f"{name} is a language model, which learns from texts: expected a model for images.")
+    if name.partition(":")[0] in PACKAGES:
+        return from_package(name, classes, channels)
     if ":" in name:
         return from_function(name, classes, channels)
     missing = []
@@ -72,7 +80,7 @@ def unknown(name: str, known: Iterable[str], missing: list[str]) -> Exception:
     if missing:
         return UnsupportedError(
             f"there is no model {name!r} here; {hint} These packages of models do not import: {', '.join(missing)}. "
-            "Install them with pip install torchvision timm if it is one of theirs."
+            "Install them with pip install 'actnn[models]' if it is one of theirs."
         )
     return ConfigError(f"there is no model {name!r}: {hint}")
 
@@ -81,26 +89,44 @@ def torchvision_builders() -> Mapping[str, Builder]:
     """Return torchvision's classification models; other tasks return more than one tensor."""
     from torchvision import models
 
-    def builder(name: str) -> Builder:
-        return lambda classes, channels: adapted(getattr(models, name)(num_classes=classes), channels)
+    def build(name: str, classes: int, channels: int, **options: Any) -> nn.Module:
+        given = {"num_classes": classes} | OF_TORCHVISION.get(name, {}) | options
+        return adapted(getattr(models, name)(**given), channels)
 
-    return {name: builder(name) for name in models.list_models(module=models)}
+    return {name: partial(build, name) for name in models.list_models(module=models)}
 
 
 def timm_builders() -> Mapping[str, Builder]:
     """Return timm's models."""
     import timm
 
-    def builder(name: str) -> Builder:
-        return lambda classes, channels: timm.create_model(name, num_classes=classes, in_chans=channels)
+    def build(name: str, classes: int, channels: int, **options: Any) -> nn.Module:
+        model: nn.Module = timm.create_model(name, **{"num_classes": classes, "in_chans": channels} | options)
+        return model
 
-    return {name: builder(name) for name in timm.list_models()}
+    return {name: partial(build, name) for name in timm.list_models()}
 
 
 PACKAGES: Mapping[str, Callable[[], Mapping[str, Builder]]] = {
     "torchvision": torchvision_builders,
     "timm": timm_builders,
 }
+
+
+# networks that would otherwise be initialised in a way that torchvision itself warns of
+OF_TORCHVISION = {name: {"init_weights": True} for name in ("googlenet", "inception_v3")}
+
+
+def from_package(name: str, classes: int, channels: int) -> nn.Module:
+    """Return the model of a ``package:model`` or ``package:model:option=value,…``."""
+    package, own, text = (*name.split(":", 2), "")[:3]
+    require(f"the model {name!r}", (package,))
+    given = options.parsed(name, text)
+    with one_line(name, f"cannot be made by {package}"):
+        builders = PACKAGES[package]()
+        if own not in builders:
+            raise unknown(name, [f"{package}:{known}" for known in builders], [])
+        return builders[own](classes, channels, **given)
 
 
 def adapted(model: nn.Module, channels: int) -> nn.Module:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from actnn.settings import LEVELS
+from actnn.workloads import language
 
 EXACT, CHECKPOINT, SWAP = "exact", "checkpoint", "swap"
 CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS)
@@ -46,7 +47,9 @@ class Task:
 
     @property
     def size(self) -> int | str:
-        """The size of an image as records have it."""
+        """The size of an image, or the length of a text, as records have it."""
+        if (model := language.find(self.model)) is not None:
+            return f"{model.tokens} tokens"
         return self.height if self.height == self.width else f"{self.height}x{self.width}"
 
     @property
@@ -80,4 +83,5 @@ VARIANTS = {
 
 def words_of(run: Mapping[str, Any]) -> str:
     """Describe the run of a task and a contestant for people."""
-    return f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}"
+    examples = "images" if language.find(run["model"]) is None else "texts"
+    return f"{run['model']}, {run['batch']} {examples} of {run['size']}, {run['contestant']}"

@@ -44,6 +44,7 @@ BACKWARD_ROW = struct.Struct(f"@{_ROW_LAYER}3iPPPPqP")
 AXES = ("input", "output", "kernel", "stride", "padding", "dilation")
 EVENLY = (0.0, 0.0, 0.0, 0.0)
 RELIEF_STEPS = 7
+FLOAT_BYTES = 4
 # in floats; more than that is given back after the call
 MOST_SCRATCH = 1 << 16
 
@@ -105,7 +106,9 @@ def c_output(arrays: Arrays, affine: OutputAffine, workspace: int) -> bytes:
         affine.channels.inner,
         0 if gamma is None else pointer(gamma),
         0 if beta is None else pointer(beta),
-        0 if threshold is None else pointer(threshold),
+        0
+        if threshold is None
+        else pointer(threshold) + FLOAT_BYTES * affine.channels.count * (affine.rows_before or 0),
         workspace,
         0 if gamma is None else codes[gamma.dtype],
         0 if beta is None else codes[beta.dtype],

@@ -205,7 +205,10 @@ def output_scale(arrays: Arrays, affine: OutputAffine, part: Part, like: Array) 
     """Return the scale and the shift of ``Backend.decode``."""
     gamma = widened(arrays, affine.gamma, 1.0, affine.channels.count, like)
     beta = widened(arrays, affine.beta, 0.0, affine.channels.count, like)
-    return output_affine(arrays, gamma, beta, affine.threshold, part)
+    threshold = affine.threshold
+    if threshold is not None and affine.rows_before is not None:
+        threshold = threshold[affine.rows_before]
+    return output_affine(arrays, gamma, beta, threshold, part)
 
 
 def parameter(arrays: Arrays, given: Array | None, default: float, normalization: BatchNorm) -> Array:

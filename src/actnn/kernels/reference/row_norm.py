@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actnn.errors import FormatError, UnsupportedError
-from actnn.format import GROUP, KEY_BYTES, SCALE_BYTES, Part, Rounding
+from actnn.format import AFFINE, GROUP, KEY_BYTES, NORMALIZED, SCALE_BYTES, Curve, Part, Rounding
 from actnn.kernels.contract import (
     AnyLayout,
     Array,
@@ -25,6 +25,7 @@ from actnn.kernels.contract import (
 )
 from actnn.kernels.reference import codes, passes
 from actnn.kernels.reference.batch_norm import inverse_deviation, widened
+from actnn.kernels.reference.curves import gain
 from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
 
 LANES = 32
@@ -35,10 +36,10 @@ NOISE_SHARES = {Rounding.DITHER: 1 / 12, Rounding.STOCHASTIC: 1 / 6, Rounding.NE
 def check_rows(layout: AnyLayout, normalization: RowNorm) -> None:
     """Raise unless a layout's samples divide into rows and parameters, and their code is one that rows can have."""
     rows, elements = normalization.rows, layout.elements
-    if not layout.family.affine:
+    if layout.family not in (AFFINE, NORMALIZED):
         raise UnsupportedError(
             f"a {layout.family.name} code of normalised rows was asked for: expected an affine one, since rows have no "
-            f"sides that readers share. Take FAMILIES['affine']."
+            f"sides that readers share. Take FAMILIES['affine'] or FAMILIES['normalized']."
         )
     count = layout.samples * elements
     period = rows.parameters * rows.inner
@@ -196,7 +197,7 @@ def noise_shares(arrays: Arrays, code: Array, layout: AnyLayout, value: Array, w
     integers = arrays.cast(code[KEY_BYTES : layout.planes_offset], "int64")
     scales = bfloat16_value(arrays, big_integers(integers, SCALE_BYTES))
     scales = scales.reshape(layout.samples, layout.groups, layout.family.scales)
-    found = [noise_variance(layout, bits, scales[start:stop]) for start, stop, bits in codes.runs(layout)]
+    found = [noise_variance(arrays, layout, bits, scales[start:stop]) for start, stop, bits in codes.runs(layout)]
     group = arrays.arange(0, layout.elements, code) // GROUP
     constant, of_square = (
         divide(arrays.concatenate(terms, 0), float(width))[:, group] for terms in zip(*found, strict=True)
@@ -204,9 +205,12 @@ def noise_shares(arrays: Arrays, code: Array, layout: AnyLayout, value: Array, w
     return constant + of_square * (value * value)
 
 
-def noise_variance(layout: AnyLayout, bits: int, scales: Array) -> tuple[Array, Array]:
-    """Return (a, b), each (S, G), such that a + b v v is the variance of the noise in a decoded v."""
+def noise_variance(arrays: Arrays, layout: AnyLayout, bits: int, scales: Array) -> tuple[Array, Array]:
+    """Return (a, b), each (S, G), such that the mean of a + b v v is the variance of the noise in a decoded v."""
     step = divide(scales[..., -1], float(2**bits - 1))
+    if layout.family.curve is Curve.ASINH and layout.rounding is Rounding.DITHER:
+        once, twice = gain(arrays, step * 0.5), gain(arrays, step)
+        return (1.0 - twice) * 0.5, 1.0 - twice / (once * once)
     return step * step * NOISE_SHARES[layout.rounding], 0.0 * step
 
 

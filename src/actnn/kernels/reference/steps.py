@@ -7,17 +7,28 @@ from actnn.kernels.contract import AnyLayout, Array, Arrays
 from actnn.kernels.reference.codes import runs, ungroup
 from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
 
-# where the range of a group lies among its scales, in codes without sides
+# where the range and the unit of a group lie among its scales, in codes without sides
 RANGE = 1
+UNIT = 2
 
 
 def group_steps(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
-    """Return the distance (S, G) of neighbouring levels in each group of a code without sides."""
-    stored = big_integers(arrays.cast(buffer[KEY_BYTES : layout.planes_offset], "int64"), SCALE_BYTES)
-    scales = bfloat16_value(arrays, stored).reshape(layout.samples, layout.groups, layout.family.scales)
-    ranges = scales[..., RANGE]
+    """Return the distance (S, G) of neighbouring levels, along the family's curve, in a code without sides."""
+    ranges = group_scales(arrays, buffer, layout)[..., RANGE]
     parts = [divide(ranges[start:stop], float(2**bits - 1)) for start, stop, bits in runs(layout)]
     return arrays.concatenate(parts, 0) if parts else ranges
+
+
+def group_units(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
+    """Return the unit (S, G) that the values of each group are measured in, in a code without sides."""
+    scales = group_scales(arrays, buffer, layout)
+    return scales[..., UNIT] if layout.family.unit else 0.0 * scales[..., RANGE] + 1.0
+
+
+def group_scales(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
+    """Return all scales (S, G, scales) of a code."""
+    stored = big_integers(arrays.cast(buffer[KEY_BYTES : layout.planes_offset], "int64"), SCALE_BYTES)
+    return bfloat16_value(arrays, stored).reshape(layout.samples, layout.groups, layout.family.scales)
 
 
 def of_elements(arrays: Arrays, of_groups: Array, elements: int) -> Array:

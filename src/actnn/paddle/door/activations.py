@@ -10,7 +10,6 @@ from paddle import Tensor
 
 from actnn.kernels.contract import Smooth
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations import families
 from actnn.paddle.door.forms import coded, learns
 from actnn.paddle.functions.smooth import smooth
 
@@ -25,9 +24,7 @@ def curve(title: str, function_of: Callable[..., Smooth | None]) -> Rule:
         if kind is None or not (frame.training and coded(x) and learns(x)):
             return DECLINED
         site = frame.site(frame.count(title))
-        y = smooth(
-            x, partial(computed, function, arguments, options), kind, site, families.of_values(site.session.policy)
-        )
+        y = smooth(x, partial(computed, function, arguments, options), kind, site)
         return DECLINED if y is None else y
 
     return rule

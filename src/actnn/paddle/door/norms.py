@@ -11,10 +11,10 @@ from paddle import Tensor
 
 from actnn.kernels.contract import Rows
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations import families
 from actnn.operations.row_normalization import EXTRA
 from actnn.paddle.door.forms import coded, learns
 from actnn.paddle.functions.row_norm import row_norm
+from actnn.session import families
 
 MOST_EPSILON = 1e-3
 

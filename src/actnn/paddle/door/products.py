@@ -8,7 +8,6 @@ from typing import Any
 from paddle import Tensor
 
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations import families
 from actnn.operations.copies import tag_copy
 from actnn.operations.kept import keep
 from actnn.operations.products import MATMUL_EXTRA
@@ -23,7 +22,7 @@ def multiply(frame: Frame, function: Any, x: Any, y: Any, name: Any = None) -> A
     if x is y or not (frame.training and coded(x, y) and x.dtype == y.dtype) or x.stop_gradient or y.stop_gradient:
         return DECLINED
     site = frame.site(frame.count("multiply"))
-    return product(x, y, MULTIPLY, site, True, families.of_values(site.session.policy))
+    return product(x, y, MULTIPLY, site, True)
 
 
 def matmul(
@@ -40,13 +39,12 @@ def matmul(
         return DECLINED
     if len(y.shape) == 2 and learns(y) and not (transpose_x or ARRAYS.recorded(y)):
         site = frame.site(frame.count("matmul"))
-        kept = keep(ARRAYS, x, site, frame.training, None, families.of_values(site.session.policy))
+        kept = keep(ARRAYS, x, site, frame.training)
         return LinearFunction.record(site, x, y.t() if transpose_y else y, None, kept)
     if x.stop_gradient or y.stop_gradient:
         return DECLINED
     site = frame.site(frame.count("matmul"), extra=MATMUL_EXTRA)
-    family = families.of_values(site.session.policy)
-    return product(x, y, matmul_of(bool(transpose_x), bool(transpose_y)), site, frame.training, family)
+    return product(x, y, matmul_of(bool(transpose_x), bool(transpose_y)), site, frame.training)
 
 
 def copied(frame: Frame, function: Any, x: Any, *arguments: Any, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
@@ -20,7 +21,7 @@ from actnn.paddle.door.calls import calls
 from actnn.paddle.functions import kept
 from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
 from actnn.paddle.functions.maps import added, samples_of, with_part
-from actnn.paddle.tensors import ARRAYS, FLOATING, NAMES
+from actnn.paddle.tensors import ARRAYS, FLOATING, NAMES, widened
 
 FLOAT_BYTES = 4
 # logits, probabilities, what dropout leaves of them, and the gradient of one of them
@@ -82,6 +83,7 @@ class AttentionFunction(Function):
         ctx.given, ctx.options, ctx.inputs = kept.Inputs(query, key, value, mask), options, codes.inputs
         ctx.shapes = [tuple(x.shape) for x in (query, key, value)]
         ctx.state = paddle.get_rng_state() if options.dropout_p > 0 else None
+        ctx.seed = ctx.site.session.key(ctx.site)[0]
         save(ctx, mask, *codes.tensors)
         return options(query, key, value, mask)
 
@@ -89,21 +91,24 @@ class AttentionFunction(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mask, *tensors = saved(ctx)
-        wanted = ctx.given.needed
         parts = parts_of_batch(ctx, grad)
+        again = Recomputation(ctx.options, ctx.given.needed, ctx.state, ctx.seed)
+        scale = ctx.shapes[0][-1] ** -0.5 if ctx.options.scale is None else ctx.options.scale
+        fetched = ctx.inputs.fetched(tensors)
         gradients: list[Tensor | None] = [None] * 4
-        decoded = ctx.inputs.parts(tensors, NAMES[grad.dtype], parts)
-        for part, (query, key, value) in zip(parts, decoded, strict=True):
+        for part in parts:
+            samples = None if len(parts) == 1 else part
+            query, key, value = ctx.inputs.decoded(fetched, NAMES[grad.dtype], samples)
+            noisy = ctx.inputs.noisy(fetched, (query, key), samples, scale)
+            variances = ctx.inputs.variances(fetched, (query, key), samples) if noisy else None
             if value is None:
                 # its values do not matter to its own gradient
                 value = paddle.zeros([len(part), *ctx.shapes[2][1:]], grad.dtype)
-            whole = len(parts) == 1
-            own = mask if whole or mask is None or len(mask.shape) < 4 or len(mask) == 1 else samples_of(mask, part)
-            with drawn_from(ctx.state):
-                of_part = grad if whole else samples_of(grad, part)
-                found = recomputed(ctx.options, (query, key, value, own), wanted, of_part)
+            shared = samples is None or mask is None or len(mask.shape) < 4 or len(mask) == 1
+            own_mask, of_part = mask if shared else samples_of(mask, part), samples_of(grad, part) if samples else grad
+            found = again.gradients((query, key, value), own_mask, of_part, variances)
             for place, of_input in enumerate(found):
-                if of_input is not None and place == 3 and own is mask:
+                if of_input is not None and place == 3 and shared:
                     gradients[place] = added(gradients[place], of_input)
                 elif of_input is not None:
                     gradients[place] = with_part(gradients[place], of_input, part, parts)
@@ -127,21 +132,72 @@ def parts_of_batch(ctx: Any, grad: Tensor) -> list[range]:
     return found
 
 
-def recomputed(
-    options: Options, inputs: tuple[Tensor | None, ...], wanted: tuple[bool, ...], grad: Tensor
-) -> list[Tensor | None]:
-    """Return the gradients that are wanted, by Paddle's own autograd, computed anew in the precision of ``grad``."""
-    # a backward may run within the forward of some layer, whose calls lead here
-    with calls.closed(calls.frames), paddle.enable_grad(), paddle.amp.auto_cast(enable=False):
-        leaves = [leaf(x, wants, grad) for x, wants in zip(inputs, wanted, strict=True)]
-        query, key, value, mask = leaves
-        assert query is not None
-        assert key is not None
-        assert value is not None
-        y = options(query, key, value, mask)
-        # not paddle.grad, of which there can be one at a time
-        paddle.autograd.backward([y], [grad.detach()])
-    return [own.grad if own is not None and wants else None for own, wants in zip(leaves, wanted, strict=True)]
+class Recomputation:
+    """Attention computed anew by Paddle's own autograd, in the precision of its gradient.
+
+    Dropout is drawn from ``state`` again; other noise from ``seed``.
+    """
+
+    def __init__(self, options: Options, wanted: Sequence[bool], state: Any, seed: int) -> None:
+        self._options, self._wanted, self._state = options, wanted, state
+        self._generator = np.random.default_rng(seed)
+
+    def gradients(
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        mask: Tensor | None,
+        grad: Tensor,
+        variances: Sequence[Tensor | None] | None,
+    ) -> list[Tensor | None]:
+        """Return the gradients that are wanted; with ``variances`` of queries and keys, freed of their bias."""
+        found = self._once((*inputs, mask), grad)
+        if variances is None:
+            return found
+        *moving, value = inputs
+        noise = [None if of is None else self._noise(of) for of in variances]
+        shaken = []
+        for sign in (1, -1):
+            moved = (moved_by(x, own, sign) for x, own in zip(moving, noise, strict=True))
+            shaken.append(self._once((*moved, value, mask), grad))
+        return [unbiased(*estimates) for estimates in zip(found, *shaken, strict=True)]
+
+    def _once(self, inputs: Sequence[Tensor | None], grad: Tensor) -> list[Tensor | None]:
+        """Return the gradients that are wanted."""
+        # a backward may run within the forward of some layer, whose calls lead here
+        with (
+            drawn_from(self._state),
+            calls.closed(calls.frames),
+            paddle.enable_grad(),
+            paddle.amp.auto_cast(enable=False),
+        ):
+            leaves = [leaf(x, wants, grad) for x, wants in zip(inputs, self._wanted, strict=True)]
+            query, key, value, mask = leaves
+            assert query is not None
+            assert key is not None
+            assert value is not None
+            y = self._options(query, key, value, mask)
+            # not paddle.grad, of which there can be one at a time
+            paddle.autograd.backward([y], [grad.detach()])
+        return [
+            own.grad if own is not None and wants else None for own, wants in zip(leaves, self._wanted, strict=True)
+        ]
+
+    def _noise(self, variances: Tensor) -> Tensor:
+        """Return noise of given variances: either sign of their roots."""
+        signs = 2 * self._generator.integers(0, 2, tuple(variances.shape), np.int8) - 1
+        return paddle.sqrt(variances) * paddle.to_tensor(signs.astype(np.float32), place=variances.place)
+
+
+def moved_by(x: Tensor, noise: Tensor | None, sign: int) -> Tensor:
+    """Return an input with some noise more, or less."""
+    return x if noise is None else (x + sign * noise).astype(x.dtype)
+
+
+def unbiased(found: Tensor | None, above: Tensor | None, below: Tensor | None) -> Tensor | None:
+    """Return an estimate whose bias that of two others, with twice the variance of noise, cancels."""
+    if found is None or above is None or below is None:
+        return None
+    return (2 * widened(found) - (widened(above) + widened(below)) / 2).astype(found.dtype)
 
 
 def leaf(x: Tensor | None, wants: bool, grad: Tensor) -> Tensor | None:

@@ -14,12 +14,12 @@ from paddle import _C_ops as operators
 from paddle.nn import functional as F
 
 from actnn.operations.kept import Kept
-from actnn.operations.maps import energy_of, few, normalize, transfer_of
+from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
 from actnn.paddle.functions.batch_norm import over_channels
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.padding import Padding
 from actnn.paddle.tensors import ARRAYS, NAMES, PaddleOrder, widened
-from actnn.planning.noise import Transfer, convolution_coefficient, linear_coefficient
+from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
 
 FORWARD: dict[tuple[int, bool], Callable[..., Tensor]] = {
@@ -187,8 +187,8 @@ class Convolution:
             return stride, numbers, algorithm, dilation, self.groups, form
         return stride, numbers, algorithm, self.groups, dilation, form
 
-    def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
-        """Return how noise in the gradient of ``y`` reaches that of the weight."""
+    def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> ReadTransfer:
+        """Return what reads how noise in the gradient of ``y`` reaches that of the weight."""
         positions = math.prod(self.space)
         with paddle.no_grad():
             x, y = (few(ARRAYS, values, positions) for values in (x, y))
@@ -198,7 +198,7 @@ class Convolution:
                 inputs, outputs = weight.shape[0] // self.groups, weight.shape[1]
                 aligned = aligned.reshape([self.groups, inputs, outputs, -1]).transpose([0, 2, 1, 3])
             rows = aligned.reshape([self.outputs, -1]) / max(1, len(y) * positions)
-            return transfer_of(ARRAYS, rows, self.coefficient * energy_of(x))
+            return transfer_of(ARRAYS, rows, x, self.coefficient)
 
 
 class ConvolutionFunction(Function):
@@ -285,12 +285,12 @@ class LinearFunction(Function):
         return grad_weight
 
 
-def transfer(x: Tensor, y: Tensor) -> Transfer:
-    """Return how noise in the gradient of a linear layer's output reaches that of its weight."""
+def transfer(x: Tensor, y: Tensor) -> ReadTransfer:
+    """Return what reads how noise in the gradient of a linear layer's output reaches that of its weight."""
     with paddle.no_grad():
         x, y = (rows(few(ARRAYS, values, math.prod(values.shape[1:-1]))) for values in (x, y))
         aligned = paddle.matmul(normalize(ARRAYS, y, [0]), x, transpose_x=True) / max(1, len(y))
-        return transfer_of(ARRAYS, aligned, energy_of(x))
+        return transfer_of(ARRAYS, aligned, x)
 
 
 def save_map(ctx: Any, weight: Tensor, kept: Kept | None) -> None:

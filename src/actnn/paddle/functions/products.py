@@ -10,7 +10,6 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
-from actnn.format import Family
 from actnn.operations.kept import Kept
 from actnn.operations.products import Bilinear, keep_factor, tag_product
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
@@ -75,11 +74,11 @@ def summed(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.sum(axes).reshape(shape) if axes else x
 
 
-def product(a: Tensor, b: Tensor, bilinear: Bilinear, site: Site, training: bool, family: Family) -> Tensor:
+def product(a: Tensor, b: Tensor, bilinear: Bilinear, site: Site, training: bool) -> Tensor:
     """Return a product of two tensors that is linear in each, at least one of which wants a gradient."""
     elements = math.prod(paddle.broadcast_shape(a.shape, b.shape)) if bilinear is MULTIPLY else 0
-    first = None if b.stop_gradient else keep_factor(ARRAYS, a, site, training, elements, family)
-    second = None if a.stop_gradient else keep_factor(ARRAYS, b, site, training, elements, family)
+    first = None if b.stop_gradient else keep_factor(ARRAYS, a, site, training, elements)
+    second = None if a.stop_gradient else keep_factor(ARRAYS, b, site, training, elements)
     y = ProductFunction.record(site, a, b, bilinear, first, second)
     if training and first is not None and second is not None and bilinear is MULTIPLY:
         tag_product(ARRAYS, y, site, bilinear.function, first, second)

@@ -7,7 +7,6 @@ from typing import Any
 
 from paddle import Tensor
 
-from actnn.format import Family
 from actnn.kernels.contract import Smooth
 from actnn.operations.kept import Kept
 from actnn.operations.smooth import curved, keep_input, tag_value
@@ -34,11 +33,9 @@ class SmoothFunction(Function):
         return within.reshape(shape)
 
 
-def smooth(
-    x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, site: Site, family: Family
-) -> Tensor | None:
-    """Return a smooth function of ``x``, which ``compute`` computes; None where no code of ``x`` is to be had."""
-    kept = keep_input(ARRAYS, x, site, True, family)
+def smooth(x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, site: Site) -> Tensor | None:
+    """Return, in training, what ``compute`` computes, a smooth function of ``x``; None where ``x`` can have no code."""
+    kept = keep_input(ARRAYS, x, site)
     if kept is None:
         return None
     y = SmoothFunction.record(site, x, compute, kept, function)

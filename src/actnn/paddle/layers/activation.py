@@ -7,12 +7,12 @@ from functools import partial
 from paddle import Tensor, nn
 from paddle.nn import functional as F
 
-from actnn.format import ZERO_EXACT
 from actnn.operations.kept import Kept, encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.paddle.functions.activation import DropoutFunction, rectified
 from actnn.paddle.layers.base import Compressed
 from actnn.paddle.tensors import ARRAYS
+from actnn.session import families
 from actnn.session.tensors import check_floating
 
 
@@ -25,7 +25,8 @@ class QReLU(Compressed, nn.ReLU):
         """Return max(x, 0)."""
         if not self.records(x):
             return self.plainly(x)
-        rectifier = Rectifier(self.site, F.relu, family=ZERO_EXACT, rectifies=True, training=self.training)
+        family = families.of_rectified(self.site.session.policy)
+        rectifier = Rectifier(self.site, F.relu, family=family, rectifies=True, training=self.training)
         y: Tensor = rectify(ARRAYS, x, rectifier, rectified)
         return y
 

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from actnn.format import TWO_SIDED, ZERO_EXACT
+from actnn.format import TWO_SIDED
 from actnn.kernels.contract import Smooth
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations import families
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
+from actnn.session import families
 from actnn.torch.door.maps import coded
-from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
+from actnn.torch.functions import activation
+from actnn.torch.functions.activation import RectifierFunction, bypassed
 from actnn.torch.functions.smooth import smooth
 from actnn.torch.tensors import ARRAYS
 
@@ -32,11 +33,11 @@ def relu(frame: Frame, function: Any, input: Any, inplace: bool = False) -> Any:
         site,
         F.relu_ if inplace else F.relu,
         inplace=inplace,
-        family=ZERO_EXACT,
+        family=families.of_rectified(site.session.policy),
         rectifies=True,
         training=frame.training,
     )
-    return rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+    return rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
 
 
 def relu6(frame: Frame, function: Any, input: Any, inplace: bool = False) -> Any:
@@ -69,14 +70,14 @@ def curve(function_of: Callable[..., Smooth | None]) -> Rule:
     """Return the rule of a smooth function; ``function_of`` tells which it is from the options, None for no rule."""
 
     def rule(frame: Frame, function: Any, input: Any, *arguments: Any, **options: Any) -> Any:
-        if options.pop("inplace", False) or not frame.training or not coded(input) or not input.requires_grad:
+        if not frame.training or not coded(input) or not input.requires_grad:
             return DECLINED
-        kind = function_of(*arguments, **options)
+        inplace = bool(options.get("inplace", False))
+        kind = function_of(*arguments, **{name: value for name, value in options.items() if name != "inplace"})
         if kind is None:
             return DECLINED
         site = frame.site(frame.count(function.__name__))
-        family = families.of_values(site.session.policy)
-        y = smooth(input, partial(computed, function, arguments, options), kind, site, True, family)
+        y = smooth(input, partial(computed, function, arguments, options), kind, site, inplace)
         return DECLINED if y is None else y
 
     return rule
@@ -108,12 +109,14 @@ def of_elu(alpha: float = 1.0) -> Smooth | None:
     return Smooth.ELU if alpha == 1 else None
 
 
-def dropout(frame: Frame, function: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def dropout(
+    frame: Frame, function: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
     """Return ``F.dropout``, which keeps one bit an element."""
     if not (training and p > 0 and coded(input) and input.requires_grad):
         return DECLINED
     site = frame.site(frame.count("dropout"))
-    return DropoutFunction.apply(input, site, p, inplace)
+    return activation.dropout(site, input, p, inplace)
 
 
 IN_PLACE = (torch.relu_, Tensor.relu_)

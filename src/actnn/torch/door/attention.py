@@ -95,11 +95,10 @@ def multi_head_attention(
     mask = joint_mask(attn_mask, key_padding_mask, heads[0], heads[1])
     # a hint only, where a mask is given
     causal = is_causal and attn_mask is not None and key_padding_mask is None
-    found = scaled_dot_product_attention(
-        frame, function, *heads, None if causal else mask, dropout_p if training else 0.0, causal
-    )
+    given = (*heads, None if causal else mask, dropout_p if training else 0.0, causal)
+    found = scaled_dot_product_attention(frame, function, *given)
     if found is DECLINED:
-        found = F.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=dropout_p if training else 0.0)
+        found = F.scaled_dot_product_attention(*given)
     joined = found.permute(2, 0, 1, 3).reshape(length, batch, width)
     return mapped(frame, joined, out_proj_weight, out_proj_bias), None
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations import families
 from actnn.operations.kept import keep
 from actnn.operations.products import MATMUL_EXTRA, Bilinear
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction
@@ -37,7 +36,7 @@ def linear(frame: Frame, function: Any, input: Any, weight: Any, bias: Any = Non
     if not coded(input, weight) or not learns(weight) or weight.dim() != 2 or input.dim() < 2:
         return DECLINED
     site = frame.site(frame.count("linear"))
-    kept = keep(ARRAYS, input, site, frame.training, None, families.of_values(site.session.policy))
+    kept = keep(ARRAYS, input, site, frame.training)
     return LinearFunction.apply(input, weight, bias, kept, site)
 
 
@@ -46,7 +45,7 @@ def addmm(frame: Frame, function: Any, input: Any, mat1: Any, mat2: Any, *, beta
     if (beta, alpha) != (1, 1) or not coded(input, mat1, mat2) or not learns(mat2) or input.dim() != 1:
         return DECLINED
     site = frame.site(frame.count("addmm"))
-    kept = keep(ARRAYS, mat1, site, frame.training, None, families.of_values(site.session.policy))
+    kept = keep(ARRAYS, mat1, site, frame.training)
     return LinearFunction.apply(mat1, mat2.t(), input, kept, site)
 
 
@@ -57,12 +56,12 @@ def matmul(frame: Frame, function: Any, input: Any, other: Any) -> Any:
     name = function.__name__
     if other.dim() == 2 and not ARRAYS.recorded(other) and learns(other):
         site = frame.site(frame.count(name))
-        kept = keep(ARRAYS, input, site, frame.training, None, families.of_values(site.session.policy))
+        kept = keep(ARRAYS, input, site, frame.training)
         return LinearFunction.apply(input, other.t(), None, kept, site)
     if not (input.requires_grad and other.requires_grad):
         return DECLINED
     site = frame.site(frame.count(name), extra=MATMUL_EXTRA)
-    return product(input, other, MATMUL, site, frame.training, families.of_values(site.session.policy))
+    return product(input, other, MATMUL, site, frame.training)
 
 
 def einsum(frame: Frame, function: Any, equation: Any, *operands: Any) -> Any:
@@ -74,7 +73,8 @@ def einsum(frame: Frame, function: Any, equation: Any, *operands: Any) -> Any:
         return DECLINED
     maps = any(not ARRAYS.recorded(x) for x in operands)
     site = frame.site(frame.count("einsum"), extra=0.0 if maps else MATMUL_EXTRA)
-    return product(*operands, bilinear, site, frame.training, families.of_values(site.session.policy))
+    first, second = operands
+    return product(first, second, bilinear, site, frame.training)
 
 
 @lru_cache(maxsize=256)
@@ -136,7 +136,7 @@ def convolution(rank: int, transposed: bool) -> Rule:
         known: Convolution | None = site.plans.get(form)
         if known is None or known.fixed != fixed or known.weight_shape != weight.shape:
             known = site.remember(form, Convolution(site, x, weight, fixed))
-        kept = keep(ARRAYS, x, site, frame.training, form, families.of_values(site.session.policy))
+        kept = keep(ARRAYS, x, site, frame.training, form)
         return ConvolutionFunction.apply(x, weight, bias, kept, site, known)
 
     return backward if transposed else forward

@@ -9,21 +9,27 @@ NOTE [Door]
 3. A rule may decline: the function then runs as it is, and keeps what it keeps.
 4. While a rule or a converted layer runs, the door is closed: what they call is theirs.
 5. Nothing is sent on where autograd records nothing, or where the user wants a module exact.
+6. What a function that checkpointing was given calls itself, not through a module, is computed anew past the door:
+   it is left to torch the first time too, so that both times the same is saved.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.session.session import Session
+
+MODULES, CHECKPOINT = nn.modules.module.__file__, torch.utils.checkpoint.__file__
 
 
 class OpenedFrame(Frame):
@@ -61,21 +67,21 @@ class Door(TorchFunctionMode):
         entered = active and not any(frame.entered for frame in frames)
         frames.append(OpenedFrame(self.session, module, name, active, entered))
         if entered:
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module) -> None:
         """Close the door behind a call of a module."""
         frames = self.frames
         # another hook may have failed before this module's call was noted
         if frames and frames[-1].module is module and frames.pop().entered:
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Send a call to its rule, or let torch have it."""
         rule = self.rules.get(function)
         if rule is not None:
             frame = self.frames[-1]
-            if frame.active and torch.is_grad_enabled():
+            if frame.active and torch.is_grad_enabled() and not called_by_checkpoint():
                 found = rule(frame, function, *arguments, **(options or {}))
                 if found is not DECLINED:
                     return found
@@ -88,6 +94,19 @@ class Door(TorchFunctionMode):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self._local = threading.local()
+
+
+def called_by_checkpoint() -> bool:
+    """Tell whether the running code was called by checkpointing, with no call of a module between."""
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == MODULES:
+            return False
+        if file == CHECKPOINT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Opens:

@@ -12,10 +12,15 @@ from torch.nn import functional as F
 
 from actnn.kernels.contract import Rows
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations import families
+from actnn.operations.normalization import Normalizing
+from actnn.operations.normalization import batch_norm as operation
 from actnn.operations.row_normalization import EXTRA
+from actnn.session import families
 from actnn.torch.door.maps import coded
+from actnn.torch.functions.batch_norm import Running
+from actnn.torch.functions.batch_norm import normalized as batch_normalized
 from actnn.torch.functions.row_norm import row_norm
+from actnn.torch.tensors import ARRAYS
 
 SMALLEST = {"float32": 1.1920928955078125e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
 
@@ -105,4 +110,43 @@ def group_norm(
     return normalized(frame, "group_norm", input.contiguous(), weight, bias, rows, eps, True, one_group)
 
 
-RULES: dict[Any, Rule] = {F.layer_norm: layer_norm, F.rms_norm: rms_norm, F.group_norm: group_norm}
+def batch_norm(
+    frame: Frame,
+    function: Any,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """Return ``F.batch_norm`` by the statistics of the batch."""
+    given = [own for own in (weight, bias) if own is not None]
+    if not (training and frame.training and coded(input, *given) and wants_gradient(input, weight)):
+        return DECLINED
+    # a weight that is standardised is no activation
+    if input.dim() < 2 or (input._base is not None and input._base.is_leaf):
+        return DECLINED
+    site = frame.site(frame.count("batch_norm"), batch_norm=True)
+    if not site.compresses or input.numel() <= input.shape[1]:
+        return DECLINED
+    running = None if running_mean is None else Running(running_mean, running_var, momentum)
+
+    def exact(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps)
+
+    def apply(x: Tensor, call: Normalizing) -> tuple[Tensor, Any]:
+        return batch_normalized(x, weight, bias, call)
+
+    y = operation(ARRAYS, input, None, site, eps, running, None, exact, apply)
+    return DECLINED if y is None else y
+
+
+RULES: dict[Any, Rule] = {
+    F.batch_norm: batch_norm,
+    F.layer_norm: layer_norm,
+    F.rms_norm: rms_norm,
+    F.group_norm: group_norm,
+}

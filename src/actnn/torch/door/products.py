@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations import families
 from actnn.operations.copies import tag_copy
 from actnn.torch.door.maps import coded
 from actnn.torch.functions.products import MULTIPLY, product
@@ -23,7 +22,7 @@ def multiply(frame: Frame, function: Any, input: Any, other: Any) -> Any:
     if input.dtype != other.dtype or not frame.training:
         return DECLINED
     site = frame.site(frame.count("mul"))
-    return product(input, other, MULTIPLY, site, True, families.of_values(site.session.policy))
+    return product(input, other, MULTIPLY, site, True)
 
 
 def copied(frame: Frame, function: Any, input: Any, *arguments: Any, **options: Any) -> Any:

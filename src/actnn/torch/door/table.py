@@ -9,7 +9,14 @@ from actnn.model.door import Rule
 from actnn.torch.door import activations, attention, maps, norms, pooling, products
 from actnn.torch.door.mode import Door
 
-RULES: Mapping[Any, Rule] = {**maps.RULES, **norms.RULES, **activations.RULES, **products.RULES, **attention.RULES, **pooling.RULES}
+RULES: Mapping[Any, Rule] = {
+    **maps.RULES,
+    **norms.RULES,
+    **activations.RULES,
+    **products.RULES,
+    **attention.RULES,
+    **pooling.RULES,
+}
 
 
 class ModelDoor(Door):

@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.operations.dropout import keep_chosen
+from actnn.operations.dropout import code_to_share, keep_chosen, share_dropped
+from actnn.operations.kept import Kept
 from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
+from actnn.session.tags import Tag
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
 
@@ -40,16 +42,34 @@ class RectifierFunction(Function):
         return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below), None
 
 
+def dropout(site: Site, x: Tensor, probability: float, inplace: bool = False) -> Tensor:
+    """Return ``F.dropout`` in training, which keeps one bit an element; readers of it find the code of ``x``."""
+    tag = code_to_share(ARRAYS, x, site)
+    made: list[Kept] = []
+    y: Tensor = DropoutFunction.apply(x, site, probability, inplace, made)
+    if tag is not None:
+        share_dropped(ARRAYS, y, tag, made[0], factor_of(probability))
+    return y
+
+
+def factor_of(probability: float) -> float:
+    """Return by what dropout multiplies the elements that stay."""
+    return 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
+
+
 class DropoutFunction(Function):
-    """``F.dropout`` in training that keeps one bit an element; draws exactly what torch's own would."""
+    """``F.dropout`` in training that keeps one bit an element, which it adds to ``made``.
+
+    It draws exactly what torch's own would.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, site: Site, probability: float, inplace: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, site: Site, probability: float, inplace: bool, made: list[Kept]) -> Tensor:
         ctx.site = site
         factors = F.dropout(torch.ones_like(x), probability, training=True)
         mask = keep_chosen(ARRAYS, factors, site, ARRAYS.nbytes(x))
-        ctx.factor = 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
-        ctx.reading = mask.reading
+        made.append(mask)
+        ctx.factor, ctx.reading = factor_of(probability), mask.reading
         ctx.save_for_backward(*mask.tensors)
         if inplace:
             ctx.mark_dirty(x)
@@ -60,4 +80,12 @@ class DropoutFunction(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0), None, None, None
+        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0), None, None, None, None
+
+
+def bypassed(x: Tensor, tag: Tag) -> Tensor | None:
+    """Return max(x, 0) written over a BatchNorm's output, unless somebody wants to see the gradient of that itself."""
+    if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks or not tag.bypass.open:
+        return None
+    y: Tensor = tag.bypass.rectify(x)
+    return y

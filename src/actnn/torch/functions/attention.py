@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,6 +20,9 @@ from actnn.torch.tensors import ARRAYS, FLOATING, NAMES
 LOGSUMEXP_BYTES = 4
 # logits, probabilities and the gradient of either, where the gradient of a mask is asked for
 MATRICES = 3
+
+# queries, keys and values as their codes tell them
+Decoded = tuple[Tensor, Tensor, Tensor]
 
 
 class Options(NamedTuple):
@@ -91,6 +94,8 @@ class AttentionFunction(Function):
     ) -> Tensor:
         ctx.site, ctx.options, ctx.inputs = sites.query, options, inputs
         ctx.shapes = (query.shape, key.shape, value.shape)
+        # what is drawn from it in backward is drawn again in a second one
+        ctx.seed = sites.query.session.key(sites.query)[0]
         state = random_state(query.device) if options.dropout_p > 0 else None
         if state is not None:
             sites.value.keeps(ARRAYS.nbytes(state))
@@ -101,19 +106,23 @@ class AttentionFunction(Function):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mask, state, *saved = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[:4]
         parts = parts_of_batch(ctx, grad, mask)
+        again = Recomputation(ctx.options, ctx.needs_input_grad[:4], state, grad.device, ctx.seed)
+        scale = ctx.shapes[0][-1] ** -0.5 if ctx.options.scale is None else ctx.options.scale
+        fetched = ctx.inputs.fetched(saved)
         gradients: list[Tensor | None] = [None] * 4
-        decoded = ctx.inputs.parts(saved, NAMES[grad.dtype], parts)
-        for part, (query, key, value) in zip(parts, decoded, strict=True):
+        for part in parts:
+            samples = None if len(parts) == 1 else part
+            query, key, value = ctx.inputs.decoded(fetched, NAMES[grad.dtype], samples)
+            noisy = ctx.inputs.noisy(fetched, (query, key), samples, scale)
+            variances = ctx.inputs.variances(fetched, (query, key), samples) if noisy else None
             if value is None:
                 # its values do not matter to its own gradient
-                value = grad.new_zeros((len(part), *ctx.shapes[2][1:]) if len(parts) > 1 else ctx.shapes[2])
-            of_part = samples_of(grad, part) if len(parts) > 1 else grad
-            own = mask_of(mask, part, parts, grad.dim())
-            with drawn_from(state, grad.device):
-                found = recomputed(ctx.options, (query, key, value, own), wanted, of_part)
-            collect(gradients, found, part, parts, sums_mask=own is mask)
+                value = grad.new_zeros(ctx.shapes[2] if samples is None else (len(part), *ctx.shapes[2][1:]))
+            own_mask = mask if samples is None else mask_of(mask, part, grad.dim())
+            of_part = grad if samples is None else samples_of(grad, part)
+            found = again.gradients((query, key, value), own_mask, of_part, variances)
+            collect(gradients, found, part, parts, sums_mask=own_mask is mask)
         return *gradients, None, None, None, None
 
 
@@ -122,7 +131,7 @@ def parts_of_batch(ctx: Any, grad: Tensor, mask: Tensor | None) -> list[range]:
     query, key, value = ctx.shapes
     samples = query[0]
     # dropout is drawn for the whole batch at once, and only what all three have as their first axis can be cut
-    alike = len(query) == len(key) == len(value) > 2 and query[0] == key[0] == value[0] == grad.shape[0]
+    alike = len(query) == len(key) == len(value) > 2 and query[0] == key[0] == value[0]
     if ctx.options.dropout_p > 0 or not alike:
         return [range(samples)]
     decoded = grad.element_size() * sum(shape.numel() for shape in ctx.shapes)
@@ -135,32 +144,78 @@ def parts_of_batch(ctx: Any, grad: Tensor, mask: Tensor | None) -> list[range]:
     return found
 
 
-def mask_of(mask: Tensor | None, part: range, parts: list[range], axes: int) -> Tensor | None:
+def mask_of(mask: Tensor | None, part: range, axes: int) -> Tensor | None:
     """Return the mask of a part of the batch: some of its samples, or the whole of one that serves all samples."""
-    if mask is None or len(parts) == 1 or mask.dim() < axes or mask.shape[0] == 1:
+    if mask is None or mask.dim() < axes or mask.shape[0] == 1:
         return mask
     return samples_of(mask, part)
 
 
-def recomputed(
-    options: Options, inputs: tuple[Tensor | None, ...], wanted: tuple[bool, ...], grad: Tensor
-) -> list[Tensor | None]:
-    """Return the gradients that are wanted, by torch's own autograd, computed anew in the precision of ``grad``."""
-    # a mode that leads to this operation must not lead here again
-    with torch.enable_grad(), torch.autocast(grad.device.type, enabled=False), torch._C.DisableTorchFunction():
-        leaves = [
-            None if x is None else x.detach().requires_grad_(wants) for x, wants in zip(inputs, wanted, strict=True)
-        ]
-        query, key, value, mask = leaves
-        assert query is not None
-        assert key is not None
-        assert value is not None
-        if mask is not None and mask.dtype in FLOATING:
-            mask = mask.to(grad.dtype)
-        y = options(query, key, value, mask)
-        learning = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
-        found = iter(torch.autograd.grad(y, learning, grad))
-    return [next(found) if wants else None for wants in wanted]
+class Recomputation:
+    """Attention computed anew by torch's own autograd, in the precision of its gradient.
+
+    Dropout is drawn from ``state`` again; other noise from ``seed``.
+    """
+
+    def __init__(
+        self, options: Options, wanted: Sequence[bool], state: Tensor | None, device: torch.device, seed: int
+    ) -> None:
+        self._options, self._wanted, self._state = options, wanted, state
+        self._device, self._seed = device, seed
+        self._generator: torch.Generator | None = None
+
+    def gradients(
+        self, inputs: Decoded, mask: Tensor | None, grad: Tensor, variances: Sequence[Tensor | None] | None
+    ) -> list[Tensor | None]:
+        """Return the gradients that are wanted; with ``variances`` of queries and keys, freed of their bias."""
+        found = self._once(inputs, mask, grad)
+        if variances is None:
+            return found
+        query, key, value = inputs
+        noise = [None if of is None else self._noise(of) for of in variances]
+        shaken = []
+        for sign in (1, -1):
+            moved = [moved_by(x, own, sign) for x, own in zip((query, key), noise, strict=True)]
+            shaken.append(self._once((moved[0], moved[1], value), mask, grad))
+        return [unbiased(*estimates) for estimates in zip(found, *shaken, strict=True)]
+
+    def _once(self, inputs: Decoded, mask: Tensor | None, grad: Tensor) -> list[Tensor | None]:
+        """Return the gradients that are wanted."""
+        # a mode that leads to this operation must not lead here again
+        with (
+            drawn_from(self._state, self._device),
+            torch.enable_grad(),
+            torch.autocast(self._device.type, enabled=False),
+            torch._C.DisableTorchFunction(),
+        ):
+            wants = self._wanted
+            query, key, value = (x.detach().requires_grad_(own) for x, own in zip(inputs, wants, strict=False))
+            bias = None if mask is None else mask.detach().requires_grad_(wants[3])
+            added_bias = bias.to(grad.dtype) if bias is not None and bias.dtype in FLOATING else bias
+            y = self._options(query, key, value, added_bias)
+            leaves = (query, key, value, bias)
+            learning = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+            found = iter(torch.autograd.grad(y, learning, grad))
+        return [next(found) if own else None for own in wants]
+
+    def _noise(self, variances: Tensor) -> Tensor:
+        """Return noise of given variances: either sign of their roots."""
+        if self._generator is None:
+            self._generator = torch.Generator(self._device).manual_seed(self._seed)
+        signs = torch.randint(0, 2, variances.shape, generator=self._generator, device=self._device)
+        return variances.sqrt() * (2 * signs - 1)
+
+
+def moved_by(x: Tensor, noise: Tensor | None, sign: int) -> Tensor:
+    """Return an input with some noise more, or less."""
+    return x if noise is None else (x + sign * noise).to(x.dtype)
+
+
+def unbiased(found: Tensor | None, above: Tensor | None, below: Tensor | None) -> Tensor | None:
+    """Return an estimate whose bias that of two others, with twice the variance of noise, cancels."""
+    if found is None or above is None or below is None:
+        return None
+    return (2 * found.float() - (above.float() + below.float()) / 2).to(found.dtype)
 
 
 def collect(

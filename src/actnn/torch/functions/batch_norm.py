@@ -13,53 +13,40 @@ from torch.nn import functional as F
 from actnn.operations.normalization import Backward, Normalizing, gradients
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
-from actnn.torch.tensors import ARRAYS
+from actnn.torch.tensors import ARRAYS, FLOATING
 
 
 class BatchNormFunction(Function):
-    """BatchNorm in training: normalises by the batch and keeps a code of the normalised input.
-
-    Where an in-place ReLU may come, a second output stands for the input in the graph, without memory of its own: the
-    gradient given to it reaches the input unchanged.
-    """
+    """BatchNorm in training: normalises by the batch and keeps a code of the normalised input."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing, entrance: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing) -> Tensor:
         # where only beta learns no code is needed: later readers make their own
         needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        y = call.normalize(x, weight, bias, needed)
+        y: Tensor = call.normalize(x, weight, bias, needed)
         ctx.site, ctx.state = call.site, call.backward
-        ctx.set_materialize_grads(False)
         if needed:
             ctx.save_for_backward(*call.saved)
-        return y, x.new_empty(1).expand(x.shape) if entrance and needed else None
+        return y
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, grad: Tensor | None, past: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return past, None, None, None, None
-        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
-            return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None, None
-        # where there is a gradient past this layer, its input learns
-        grad_x: Any
-        grad_x, *rest = gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=False)
-        return grad_x if past is None else past + grad_x, *rest, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[:3]
+        if not (needed[0] or needed[1]):
+            return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None
+        return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=False), None
 
 
 class RectifiedBatchNormFunction(Function):
     """A ReLU that overwrites a BatchNorm's output, and takes the gradient past that layer in the same passes.
 
-    Its graph leads to the BatchNorm's input and parameters. Other readers of the output lead there through the
+    Its graph leads to the BatchNorm's input and parameters. Readers of the output before it lead there through the
     BatchNorm's own function; both are linear in the gradient, so autograd's sum of them is right.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, entrance: Tensor, weight: Tensor | None, bias: Tensor | None, y: Tensor, bypass: Bypass
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, y: Tensor, bypass: Bypass) -> Tensor:
         ctx.site, ctx.state = bypass.state.site, bypass.state
         ctx.save_for_backward(*bypass.saved)
         ctx.mark_dirty(y)
@@ -72,24 +59,41 @@ class RectifiedBatchNormFunction(Function):
 
 
 class Bypass:
-    """What a ReLU needs in order to take over the backward of the BatchNorm whose output it overwrites."""
+    """What a ReLU needs in order to take over the backward of the BatchNorm whose output it overwrites.
 
-    __slots__ = ("bias", "entrance", "saved", "state", "weight")
+    It holds the BatchNorm's input until the ReLU comes; a site learns from step to step whether one does.
+    """
+
+    __slots__ = ("_version", "bias", "saved", "state", "weight", "x")
 
     def __init__(
-        self,
-        entrance: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        state: Backward,
-        saved: tuple[Tensor | None, ...],
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, state: Backward, saved: tuple[Tensor | None, ...]
     ) -> None:
-        self.entrance, self.weight, self.bias, self.state, self.saved = entrance, weight, bias, state, saved
+        self.x, self.weight, self.bias, self.state, self.saved = x, weight, bias, state, saved
+        self._version = x._version
+
+    @property
+    def open(self) -> bool:
+        """Whether the BatchNorm's input still is, in the graph, what the BatchNorm read."""
+        return self.x._version == self._version
 
     def rectify(self, y: Tensor) -> Tensor:
         """Return max(y, 0), written over ``y``."""
-        rectified: Tensor = RectifiedBatchNormFunction.apply(self.entrance, self.weight, self.bias, y, self)
+        # detached: otherwise the BatchNorm's own function would run in backward, without any gradient
+        rectified: Tensor = RectifiedBatchNormFunction.apply(self.x, self.weight, self.bias, y.detach_(), self)
         return rectified
+
+
+def normalized(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing
+) -> tuple[Tensor, Bypass | None]:
+    """Return ``x`` normalised by the batch, recorded by autograd, and a way past that where a ReLU may come."""
+    y: Tensor = BatchNormFunction.apply(x, weight, bias, call)
+    # only a rectifier reads sides
+    sides = call.kept is not None and not call.plan.family.affine
+    if call.backward is None or not (sides and call.site.expected.overwrites):
+        return y, None
+    return y, Bypass(x, weight, bias, call.backward, call.saved)
 
 
 class FixedBatchNormFunction(Function):
@@ -152,3 +156,21 @@ class Processes:
         """Return the sum over all processes."""
         dist.all_reduce(values, group=self._group)
         return values
+
+
+class Running:
+    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
+
+    __slots__ = ("direct", "mean", "momentum", "variance")
+    unbiased = True
+
+    def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
+        self.mean, self.variance, self.momentum = mean, variance, momentum
+        alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
+        self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
+
+    def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Average new statistics in."""
+        unbiased = variance * (count / max(1, count - 1))
+        for running, new in ((self.mean, mean), (self.variance, unbiased)):
+            running.copy_((1.0 - self.momentum) * running + self.momentum * new)

@@ -13,8 +13,8 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.operations.kept import Kept
-from actnn.operations.maps import energy_of, few, normalize, transfer_of
-from actnn.planning.noise import Transfer, convolution_coefficient, linear_coefficient
+from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
+from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS, NAMES
@@ -112,8 +112,8 @@ class Convolution:
         grad_x: Tensor = convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
         return grad_x
 
-    def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> Transfer:
-        """Return how noise in the gradient of ``y`` reaches that of the weight."""
+    def transfer(self, x: Tensor, y: Tensor, weight: Tensor) -> ReadTransfer:
+        """Return what reads how noise in the gradient of ``y`` reaches that of the weight."""
         positions = math.prod(y.shape[2:])
         with exactly(y):
             x, y = (few(ARRAYS, values, positions) for values in (x, y))
@@ -122,7 +122,7 @@ class Convolution:
             if self.transposed:
                 aligned = aligned.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1)
             rows = aligned.flatten(1) / max(1, len(y) * positions)
-        return transfer_of(ARRAYS, rows, self.coefficient * energy_of(x))
+        return transfer_of(ARRAYS, rows, x, self.coefficient)
 
 
 class ConvolutionFunction(Function):
@@ -135,10 +135,9 @@ class ConvolutionFunction(Function):
         weight: Tensor,
         bias: Tensor | None,
         kept: Kept | None,
-        site: Site,
         convolution: Convolution,
     ) -> Tensor:
-        ctx.site, ctx.convolution = site, convolution
+        ctx.site, ctx.convolution = convolution.site, convolution
         save(ctx, weight, kept)
         parts = convolution.parts(x, backward=False)
         if len(parts) == 1:
@@ -156,10 +155,10 @@ class ConvolutionFunction(Function):
         parts = convolution.parts(grad, backward=True)
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
-            ((_, x),) = ctx.reading.parts(ctx.site, saved, grad, parts)
+            x = ctx.reading.whole(ctx.site, saved, grad)
             found = convolution.gradients(grad, x, weight, need_bias)
             ctx.reading.observe(ctx.site, grad, convolution.coefficient)
-            return *found, None, None, None
+            return *found, None, None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
             for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
@@ -174,7 +173,7 @@ class ConvolutionFunction(Function):
                 grad_x = convolution.input_gradient(grad, weight)
             else:
                 grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
-        return grad_x, grad_weight, grad_bias, None, None, None
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 class LinearFunction(Function):
@@ -210,12 +209,12 @@ class LinearFunction(Function):
         return grad_weight
 
 
-def transfer(x: Tensor, y: Tensor) -> Transfer:
-    """Return how noise in the gradient of a linear layer's output reaches that of its weight."""
+def transfer(x: Tensor, y: Tensor) -> ReadTransfer:
+    """Return what reads how noise in the gradient of a linear layer's output reaches that of its weight."""
     with exactly(y):
         x, y = (rows(few(ARRAYS, values, math.prod(values.shape[1:-1]))) for values in (x, y))
         aligned = normalize(ARRAYS, y, [0]).T @ x / max(1, len(y))
-    return transfer_of(ARRAYS, aligned, energy_of(x))
+    return transfer_of(ARRAYS, aligned, x)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from actnn.format import Family
 from actnn.operations.kept import Kept
 from actnn.operations.products import Bilinear, keep_factor, tag_product
 from actnn.session.site import Site
@@ -35,7 +34,8 @@ class ProductFunction(Function):
         ctx.split = 0 if first is None else len(first.tensors)
         saved = [tensor for kept in (first, second) if kept is not None for tensor in kept.tensors]
         ctx.save_for_backward(*saved)
-        return bilinear.function(a, b)
+        y: Tensor = bilinear.function(a, b)
+        return y
 
     @staticmethod
     @first_order
@@ -57,11 +57,11 @@ def read(ctx: Any, reading: Any, saved: Any, grad: Tensor) -> Tensor:
     return value
 
 
-def product(a: Tensor, b: Tensor, bilinear: Bilinear, site: Site, training: bool, family: Family) -> Tensor:
+def product(a: Tensor, b: Tensor, bilinear: Bilinear, site: Site, training: bool) -> Tensor:
     """Return a product of two tensors that is linear in each, at least one of which wants a gradient."""
     elements = torch.broadcast_shapes(a.shape, b.shape).numel() if bilinear is MULTIPLY else 0
-    first = keep_factor(ARRAYS, a, site, training, elements, family) if b.requires_grad else None
-    second = keep_factor(ARRAYS, b, site, training, elements, family) if a.requires_grad else None
+    first = keep_factor(ARRAYS, a, site, training, elements) if b.requires_grad else None
+    second = keep_factor(ARRAYS, b, site, training, elements) if a.requires_grad else None
     y: Tensor = ProductFunction.apply(a, b, bilinear, first, second, site)
     if training and first is not None and second is not None and bilinear is MULTIPLY:
         tag_product(ARRAYS, y, site, bilinear.function, first, second)

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from actnn.format import Family
 from actnn.kernels.contract import Smooth
 from actnn.operations.kept import Kept
 from actnn.operations.smooth import curved, keep_input, tag_value
@@ -22,10 +21,12 @@ class SmoothFunction(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor], kept: Kept, smooth: Smooth, site: Site
+        ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor], kept: Kept, smooth: Smooth, site: Site, inplace: bool
     ) -> Tensor:
         ctx.site, ctx.reading = site, curved(kept, smooth)
         ctx.save_for_backward(*kept.tensors)
+        if inplace:
+            ctx.mark_dirty(x)
         return compute(x)
 
     @staticmethod
@@ -33,16 +34,19 @@ class SmoothFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         shape = grad.shape
         within: Tensor = ctx.reading.gradient(ctx.site, ctx.saved_tensors, grad.reshape(ctx.reading.order.shape))
-        return within.reshape(shape), None, None, None, None
+        return within.reshape(shape), None, None, None, None, None
 
 
 def smooth(
-    x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, site: Site, training: bool, family: Family
+    x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, site: Site, inplace: bool = False
 ) -> Tensor | None:
-    """Return a smooth function of ``x``, which ``compute`` computes; None where no code of ``x`` is to be had."""
-    kept = keep_input(ARRAYS, x, site, training, family)
+    """Return, in training, a smooth function of ``x``; None where ``x`` can have no code.
+
+    ``compute`` computes it, over ``x`` itself with ``inplace``.
+    """
+    kept = keep_input(ARRAYS, x, site)
     if kept is None:
         return None
-    y: Tensor = SmoothFunction.apply(x, compute, kept, function, site)
+    y: Tensor = SmoothFunction.apply(x, compute, kept, function, site, inplace)
     site.keeps(0, tag_value(ARRAYS, y, kept, function, site))
     return y

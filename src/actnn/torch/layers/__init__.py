@@ -8,9 +8,9 @@ from actnn.torch.layers.activation import QDropout, QLeakyReLU, QReLU, QReLU6
 from actnn.torch.layers.base import Compressed
 from actnn.torch.layers.batch_norm import CompressedBatchNorm, QBatchNorm1d, QBatchNorm2d, QBatchNorm3d, QSyncBatchNorm
 from actnn.torch.layers.functional import (
-    QCrossEntropyLoss,
     QELU,
     QGELU,
+    QCrossEntropyLoss,
     QGroupNorm,
     QHardsigmoid,
     QHardswish,
@@ -18,8 +18,8 @@ from actnn.torch.layers.functional import (
     QLogSoftmax,
     QMish,
     QRMSNorm,
-    QSiLU,
     QSigmoid,
+    QSiLU,
     QSoftmax,
     QSoftplus,
     QTanh,

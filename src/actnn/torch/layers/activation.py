@@ -7,13 +7,15 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.format import TWO_SIDED, ZERO_EXACT
+from actnn.format import TWO_SIDED
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
-from actnn.session.tags import Tag
-from actnn.torch.functions.activation import DropoutFunction, RectifierFunction
+from actnn.session import families
+from actnn.torch.functions.activation import RectifierFunction, bypassed, dropout
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import ARRAYS
+
+RELU6_IN_PLACE = partial(F.relu6, inplace=True)
 
 
 class QReLU(Compressed, nn.ReLU):
@@ -30,20 +32,12 @@ class QReLU(Compressed, nn.ReLU):
             self.site,
             F.relu_ if inplace else F.relu,
             inplace=inplace,
-            family=ZERO_EXACT,
+            family=families.of_rectified(self.site.session.policy),
             rectifies=True,
             training=self.training,
         )
         y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
         return y
-
-
-def bypassed(x: Tensor, tag: Tag) -> Tensor | None:
-    """Return max(x, 0) written over a BatchNorm's output, unless somebody wants to see the gradient of that itself."""
-    if tag.result is None or tag.result() is not x or x.retains_grad or x._backward_hooks:
-        return None
-    y: Tensor = tag.bypass.rectify(x)
-    return y
 
 
 class QReLU6(Compressed, nn.ReLU6):
@@ -56,8 +50,7 @@ class QReLU6(Compressed, nn.ReLU6):
         if not self.records(input):
             return super().forward(input)
         inplace = self.inplace
-        function = partial(F.relu6, inplace=True) if inplace else F.relu6
-        rectifier = Rectifier(self.site, function, inplace=inplace, upper=6.0)
+        rectifier = Rectifier(self.site, RELU6_IN_PLACE if inplace else F.relu6, inplace=inplace, upper=6.0)
         y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
         return y
 
@@ -95,5 +88,4 @@ class QDropout(Compressed, nn.Dropout):
         """Return an input with elements dropped in training."""
         if not (self.training and self.p > 0 and self.records(input)):
             return super().forward(input)
-        y: Tensor = DropoutFunction.apply(input, self.site, self.p, self.inplace)
-        return y
+        return dropout(self.site, input, self.p, self.inplace)

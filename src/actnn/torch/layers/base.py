@@ -17,6 +17,7 @@ class Compressed(CompressedLayer):
 
     tensors = ARRAYS
     _parameters: dict[str, Any]
+    _buffers: dict[str, Any]
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the layer with the functional door closed: what it does is its own."""
@@ -30,6 +31,17 @@ class Compressed(CompressedLayer):
         """Return what the plain layer makes of an input."""
         y: Tensor = self.plain.forward(self, *arguments)
         return y
+
+    def parameter(self, name: str) -> Any:
+        """Return a parameter, None where the layer has none; torch's way to it takes several times as long."""
+        parameters = self._parameters
+        # somebody may have put a plain tensor in a parameter's place
+        return parameters[name] if name in parameters else getattr(self, name)
+
+    def buffer(self, name: str) -> Any:
+        """Return a buffer, None where the layer has none."""
+        buffers = self._buffers
+        return buffers[name] if name in buffers else getattr(self, name)
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""

@@ -13,27 +13,9 @@ from actnn.errors import ShapeError
 from actnn.operations.kept import counted_once
 from actnn.operations.normalization import Normalizing, batch_norm
 from actnn.session.tensors import check_floating
-from actnn.torch.functions.batch_norm import BatchNormFunction, Bypass, FixedBatchNormFunction, Processes
+from actnn.torch.functions.batch_norm import Bypass, FixedBatchNormFunction, Processes, Running, normalized
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import ARRAYS, FLOATING
-
-
-class Running:
-    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
-
-    __slots__ = ("direct", "mean", "momentum", "variance")
-    unbiased = True
-
-    def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
-        self.mean, self.variance, self.momentum = mean, variance, momentum
-        alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
-        self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
-
-    def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Average new statistics in."""
-        unbiased = variance * (count / max(1, count - 1))
-        for running, new in ((self.mean, mean), (self.variance, unbiased)):
-            running.copy_((1.0 - self.momentum) * running + self.momentum * new)
+from actnn.torch.tensors import ARRAYS
 
 
 class CompressedBatchNorm(Compressed):
@@ -69,7 +51,7 @@ class CompressedBatchNorm(Compressed):
         if y is None:
             return self.plainly(input)
         if running is not None:
-            tracked = self.num_batches_tracked
+            tracked = self.buffer("num_batches_tracked")
             if tracked is not None:
                 tracked.add_(1)
         return y
@@ -112,7 +94,7 @@ class CompressedBatchNorm(Compressed):
 
     def running(self) -> Running | None:
         """Return the running statistics where this call is to average them as the plain layer does."""
-        mean, variance = self.running_mean, self.running_var
+        mean, variance = self.buffer("running_mean"), self.buffer("running_var")
         if not self.track_running_stats or mean is None or variance is None:
             return None
         factor = self.momentum
@@ -133,15 +115,7 @@ class CompressedBatchNorm(Compressed):
 
     def normalized(self, x: Tensor, call: Normalizing) -> tuple[Tensor, Bypass | None]:
         """Return ``x`` normalised by the batch, recorded by autograd, and a way past this layer where ReLU may come."""
-        weight, bias = self.weight, self.bias
-        # only a rectifier reads sides
-        expected = call.shared is None and not call.plan.family.affine
-        y, entrance = BatchNormFunction.apply(x, weight, bias, call, expected)
-        if entrance is None or call.backward is None:
-            return y, None
-        if not x.requires_grad:
-            entrance = entrance.detach()
-        return y, Bypass(entrance, weight, bias, call.backward, call.saved)
+        return normalized(x, self.parameter("weight"), self.parameter("bias"), call)
 
 
 class QBatchNorm1d(CompressedBatchNorm, nn.BatchNorm1d):

@@ -16,14 +16,15 @@ from actnn.torch.layers.base import Compressed
 class FunctionalLayer(Compressed):
     """A layer whose forward is one functional call."""
 
-    def forward(self, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def forward(self, *arguments: Any, **options: Any) -> Any:
         """Return what the plain layer returns."""
-        if not self.records(input):
-            return self.plainly(input, *arguments, **options)
-        found = self.sent(OwnSite(self.site, self.training), input, *arguments, **options)
-        return self.plainly(input, *arguments, **options) if found is DECLINED else found
+        first = arguments[0] if arguments else next(iter(options.values()))
+        found = DECLINED
+        if self.records(first):
+            found = self.sent(OwnSite(self.site, self.training), *arguments, **options)
+        return self.plain.forward(self, *arguments, **options) if found is DECLINED else found
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, *arguments: Any, **options: Any) -> Any:
         """Return what the rule makes of the call."""
         raise NotImplementedError
 
@@ -33,7 +34,7 @@ class QLayerNorm(FunctionalLayer, nn.LayerNorm):
 
     plain, extra = nn.LayerNorm, row_normalization.EXTRA
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return norms.layer_norm(call, F.layer_norm, input, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -43,7 +44,7 @@ class QRMSNorm(FunctionalLayer, nn.RMSNorm):
 
     plain, extra = nn.RMSNorm, row_normalization.EXTRA
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return norms.rms_norm(call, F.rms_norm, input, self.normalized_shape, self.weight, self.eps)
 
@@ -53,7 +54,7 @@ class QGroupNorm(FunctionalLayer, nn.GroupNorm):
 
     plain, extra = nn.GroupNorm, row_normalization.EXTRA
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return norms.group_norm(call, F.group_norm, input, self.num_groups, self.weight, self.bias, self.eps)
 
@@ -63,7 +64,7 @@ class QGELU(FunctionalLayer, nn.GELU):
 
     plain = nn.GELU
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return activations.RULES[F.gelu](call, F.gelu, input, approximate=self.approximate)
 
@@ -73,7 +74,7 @@ class QSoftplus(FunctionalLayer, nn.Softplus):
 
     plain = nn.Softplus
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return activations.RULES[F.softplus](call, F.softplus, input, self.beta, self.threshold)
 
@@ -83,7 +84,7 @@ class QELU(FunctionalLayer, nn.ELU):
 
     plain = nn.ELU
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return activations.RULES[F.elu](call, F.elu, input, self.alpha, inplace=self.inplace)
 
@@ -94,10 +95,12 @@ class SmoothLayer(FunctionalLayer):
     function: ClassVar[Any]
     inplace: bool
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         function = type(self).function
-        return activations.RULES[function](call, function, input, inplace=getattr(self, "inplace", False))
+        # not all of them can work in place
+        options = {"inplace": True} if getattr(self, "inplace", False) else {}
+        return activations.RULES[function](call, function, input, **options)
 
 
 class QSiLU(SmoothLayer, nn.SiLU):
@@ -141,7 +144,7 @@ class QSoftmax(FunctionalLayer, nn.Softmax):
 
     plain = nn.Softmax
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return attention.softmax(call, F.softmax, input, self.dim)
 
@@ -151,7 +154,7 @@ class QLogSoftmax(FunctionalLayer, nn.LogSoftmax):
 
     plain = nn.LogSoftmax
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return attention.log_softmax(call, F.log_softmax, input, self.dim)
 
@@ -161,17 +164,15 @@ class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
 
     plain = nn.CrossEntropyLoss
 
-    def sent(self, call: Any, input: Tensor, *arguments: Any, **options: Any) -> Any:
+    def sent(self, call: Any, input: Tensor, target: Tensor) -> Any:
         """Return what the rule makes of the call."""
         return attention.cross_entropy(
             call,
             F.cross_entropy,
             input,
-            *arguments,
+            target,
             weight=self.weight,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
-            **options,
         )
-

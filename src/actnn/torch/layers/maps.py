@@ -41,7 +41,7 @@ class CompressedConvolution(Compressed):
 
     def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...]) -> Tensor:
         """Return the convolution with numeric paddings."""
-        weight, site = self.weight, self.site
+        weight, site = self.parameter("weight"), self.site
         fixed = (self.stride, padding, self.dilation, self.transposed, output_padding, self.groups)
         form = ARRAYS.form(x)
         convolution: Convolution | None = site.plans.get(form)
@@ -58,7 +58,7 @@ class CompressedConvolution(Compressed):
             form = ARRAYS.form(batch)
         kept = keep(ARRAYS, batch, site, training, form) if learns else None
         with torch.backends.cudnn.flags(benchmark=site.session.policy.cudnn_benchmark) if x.is_cuda else NOTHING:
-            y: Tensor = ConvolutionFunction.apply(batch, weight, self.bias, kept, site, convolution)
+            y: Tensor = ConvolutionFunction.apply(batch, weight, self.parameter("bias"), kept, convolution)
         if learns and training and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: convolution.transfer(batch, y, weight))
         return y if batch is x else y.squeeze(0)
@@ -159,7 +159,7 @@ class QLinear(Compressed, nn.Linear):
         """Return the linear map of an input of any rank."""
         if not self.records(input):
             return super().forward(input)
-        site, weight = self.site, self.weight
+        site, weight = self.site, self.parameter("weight")
         check_floating(ARRAYS, input, site.name)
         if input.shape[-1:] != (self.in_features,):
             raise ShapeError(
@@ -168,7 +168,7 @@ class QLinear(Compressed, nn.Linear):
             )
         learns = weight.requires_grad
         kept = keep(ARRAYS, input, site, self.training) if learns else None
-        y: Tensor = LinearFunction.apply(input, weight, self.bias, kept, site)
+        y: Tensor = LinearFunction.apply(input, weight, self.parameter("bias"), kept, site)
         # in an output of more axes, the channels of a BatchNorm are not this layer's features
         if learns and self.training and y.dim() == 2 and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: transfer(input, y))

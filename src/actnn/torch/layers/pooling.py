@@ -96,4 +96,3 @@ class QAvgPool2d(Compressed, nn.AvgPool2d):
         self.site.keeps(0, counted_once(ARRAYS, input, self.site))
         y: Tensor = AveragePoolFunction.apply(input, self.site, super().forward, geometry)
         return y
-

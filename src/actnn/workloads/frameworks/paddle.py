@@ -25,6 +25,9 @@ BLOCKS = ("BasicBlock", "BottleneckBlock", "DenseLayer", "InvertedResidual")
 class PaddleTrainee(Trainee):
     """One contestant."""
 
+    images: Tensor
+    labels: Tensor
+
     def __init__(self, task: Task, contestant: str) -> None:
         import paddle
 
@@ -52,6 +55,12 @@ class PaddleTrainee(Trainee):
 
         self.images, self.labels = paddle.to_tensor(images), paddle.to_tensor(labels)
 
+    def outputs(self) -> Any:
+        return self.model(self.images)
+
+    def examples(self) -> Iterable[Tensor]:
+        return (self.images, self.labels)
+
     def loss(self, outputs: Tensor) -> Tensor:
         from paddle.nn import functional
 
@@ -69,7 +78,7 @@ class PaddleTrainee(Trainee):
         if self.contestant != SWAP:
             return super().kept()
         # that level has the one pair of hooks that Paddle allows, and counts what it leaves in memory itself
-        outputs = self.model(self.images)
+        outputs = self.outputs()
         with self.counter() as kept:
             self.loss(outputs)
         report = self.model.report()

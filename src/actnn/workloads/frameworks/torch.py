@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from actnn.workloads import models
+from actnn.errors import ConfigError
+from actnn.workloads import workload
+from actnn.workloads.batch import Batch
 from actnn.workloads.checkpointing import checkpointed
 from actnn.workloads.frameworks.trainee import MOMENTUM, Trainee, contest
 from actnn.workloads.task import CHECKPOINT, EXACT, Task
@@ -16,26 +18,26 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def form_of(task: Task) -> Any:
-    """Return the memory format of a task's tensors."""
-    import torch
-
-    return torch.channels_last if task.channels_last else torch.contiguous_format
+def workload_of(task: Task) -> workload.Workload:
+    """Return what a task trains."""
+    size = {"height": task.height, "width": task.width}
+    return workload.find(task.model, **size, classes=task.classes, channels_last=task.channels_last)
 
 
 PLAIN: dict[str, Callable[[Any], nn.Module]] = {EXACT: lambda model: model, CHECKPOINT: checkpointed}
 
 
 class TorchTrainee(Trainee):
-    """One contestant; models are those of ``models.build``."""
+    """One contestant; models are those of ``workload.find``."""
+
+    batch: Batch
 
     def __init__(self, task: Task, contestant: str) -> None:
         import torch
 
         torch.set_num_threads(task.threads)
         torch.manual_seed(task.seed)
-        model: Any = models.build(task.model, classes=task.classes)
-        self.model = contest(task, contestant, model.to(memory_format=form_of(task)), PLAIN)
+        self.model = contest(task, contestant, workload_of(task).build(), PLAIN)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=task.rate, momentum=MOMENTUM)
         self.load(task)
 
@@ -43,20 +45,23 @@ class TorchTrainee(Trainee):
         import torch
 
         torch.manual_seed(1)
-        self.images = torch.randn(task.batch, 3, task.height, task.width).contiguous(memory_format=form_of(task))
-        # a segmentation model has a class for every pixel
-        places = (task.height, task.width) if task.model in models.SEGMENTATION else ()
-        self.labels = torch.randint(0, task.classes, (task.batch, *places))
+        self.batch = workload_of(task).batch(task.batch)
 
     def take(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
         import torch
 
-        self.images, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
+        if self.batch.named:
+            raise ConfigError(f"{type(self.model).__name__} learns from texts: expected a model for images.")
+        self.batch = Batch((torch.from_numpy(images),), {}, torch.from_numpy(labels))
 
-    def loss(self, outputs: Tensor) -> Tensor:
-        from torch.nn import functional
+    def outputs(self) -> Any:
+        return self.batch.outputs(self.model)
 
-        return functional.cross_entropy(outputs, self.labels)
+    def loss(self, outputs: Any) -> Tensor:
+        return self.batch.loss(outputs)
+
+    def examples(self) -> Iterable[Tensor]:
+        return self.batch.tensors
 
     def clear(self, keep: bool = False) -> None:
         self.optimizer.zero_grad(set_to_none=not keep)

@@ -24,16 +24,22 @@ class Trainee(ABC):
 
     model: Any
     optimizer: Any
-    images: Any
-    labels: Any
 
     @abstractmethod
     def load(self, task: Task) -> None:
-        """Take the ``images`` and ``labels`` of a task, which may be of another size than those before."""
+        """Take the batch of a task, which may be of another size than the one before."""
 
     @abstractmethod
     def take(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
         """Take some images ``[count, channels, height, width]`` and their labels instead."""
+
+    @abstractmethod
+    def outputs(self) -> Any:
+        """Return what the model makes of the batch."""
+
+    @abstractmethod
+    def examples(self) -> Iterable[Any]:
+        """Return the tensors of the batch."""
 
     @abstractmethod
     def loss(self, outputs: Any) -> Any:
@@ -57,7 +63,7 @@ class Trainee(ABC):
 
     def forward(self) -> Any:
         """Return the loss of the batch."""
-        return self.loss(self.model(self.images))
+        return self.loss(self.outputs())
 
     def finish(self, loss: Any) -> None:
         """Do the rest of a step: backward and update."""
@@ -72,9 +78,12 @@ class Trainee(ABC):
         return float(loss.item())
 
     def kept(self) -> dict[str, int]:
-        """Return ``kept_bytes``, all that autograd keeps after a forward, and ``loss_bytes``, the loss's share."""
+        """Return ``kept_bytes``, all that autograd keeps after a forward, and ``loss_bytes``, the loss's share.
+
+        A language model computes its own loss, which counts as a part of the network.
+        """
         with self.counter() as kept:
-            outputs = self.model(self.images)
+            outputs = self.outputs()
             network = kept.total
             loss = self.loss(outputs)
         del outputs, loss
@@ -88,7 +97,7 @@ class Trainee(ABC):
         """Return the bytes of parameters, buffers, gradients, the optimizer's state and the batch."""
         # each parameter has a gradient and a momentum
         parameters = 3 * self.bytes_of(self.model.parameters())
-        return parameters + self.bytes_of((*self.model.buffers(), self.images, self.labels))
+        return parameters + self.bytes_of((*self.model.buffers(), *self.examples()))
 
 
 def contest(task: Task, contestant: str, model: Any, plain: Mapping[str, Callable[[Any], Any]]) -> Any:

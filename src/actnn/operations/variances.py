@@ -1,0 +1,87 @@
+"""The variance of what a code decodes to, as its steps tell it: for gradients that are not linear in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from actnn.format import Curve, Rounding
+from actnn.kernels.contract import AnyLayout, Array
+from actnn.kernels.reference.steps import group_steps, group_units, of_elements
+from actnn.operations.kept import Reading
+from actnn.planning.noise import rounding_factor
+
+# of the square of noise that is uniform over one step, in fourth powers of the step
+VARIANCE_OF_SQUARE = 1 / 180
+
+# gives every element the number of its group
+Spread = Callable[[Array], Array]
+
+
+def coded(reading: Reading) -> AnyLayout | None:
+    """Return the layout of a code whose steps tell the variance of what is read from it; None where they do not.
+
+    Nothing was coded, or rounding is not random; sides have steps of their own; or the output of a BatchNorm is read,
+    which is not what was coded.
+    """
+    layout = reading.layout
+    if layout is None or layout.rounding is Rounding.NEAREST or not (reading.direct and layout.family.affine):
+        return None
+    return layout
+
+
+def mean_variance(reading: Reading, buffer: Array, values: Array, samples: range | None = None) -> float:
+    """Return the variance of decoded values, on average; 0 where steps do not tell it."""
+    layout = coded(reading)
+    if layout is None:
+        return 0.0
+    if layout.family.curve is Curve.LINEAR:
+        # those of all samples: few numbers, whatever the part of the batch
+        steps = group_steps(reading.order.tensors, buffer, layout)
+        return rounding_factor(layout.rounding) * float((steps * steps).mean())
+    found = variance(reading, buffer, values, samples)
+    return 0.0 if found is None else float(found.mean())
+
+
+def variance(reading: Reading, buffer: Array, values: Array, samples: range | None = None) -> Array | None:
+    """Return the variance of decoded ``values``, those of all samples or of some; None where steps do not tell it.
+
+    With dither the estimate is unbiased, along hyperbolic sines to first order; stochastic rounding has this variance
+    on average over all values.
+    """
+    layout, order = coded(reading), reading.order
+    if layout is None:
+        return None
+    tensors = order.tensors
+    steps = group_steps(tensors, buffer, layout)
+    units = group_units(tensors, buffer, layout)
+    if samples is not None and order.batched:
+        part = slice(samples.start, samples.stop)
+        steps, units, order = steps[part], units[part], order.of_samples(len(samples))
+
+    def spread(of_groups: Array) -> Array:
+        return order.shaped(of_elements(tensors, of_groups, layout.elements))
+
+    return VARIANCES[layout.family.curve](spread, steps * steps, units, values, rounding_factor(layout.rounding))
+
+
+def of_line(spread: Spread, squares: Array, units: Array, values: Array, factor: float) -> Array:
+    """Return the variance of what is coded as it is."""
+    return factor * spread(squares)
+
+
+def of_square(spread: Spread, squares: Array, units: Array, values: Array, factor: float) -> Array:
+    """Return the variance of (s + e)², s being the root that is coded: 4 s² Var(e) + Var(e²)."""
+    steps = spread(squares)
+    return steps * (4 * factor * values + VARIANCE_OF_SQUARE * steps)
+
+
+def of_hyperbolic_sine(spread: Spread, squares: Array, units: Array, values: Array, factor: float) -> Array:
+    """Return the variance of a sinh(u), to first order: Var(u) times the square of the slope a cosh(u)."""
+    return factor * spread(squares) * (spread(units * units) + values * values)
+
+
+VARIANCES: dict[Curve, Callable[[Spread, Array, Array, Array, float], Array]] = {
+    Curve.LINEAR: of_line,
+    Curve.ROOT: of_square,
+    Curve.ASINH: of_hyperbolic_sine,
+}
