@@ -20,6 +20,7 @@ SHOWN = {
     "mixed_precision": ("float32", "bfloat16", "actnn L3"),
     "memory_budget": ("bytes kept of 2000000", "gone on bit for bit: True", "too small a budget: memory="),
     "paddle_quick_start": ("QConv2D", "also read by", "times less memory"),
+    "paddle_transformer": ("encoder.self_attn/scaled_dot_product_attention.query", "gated/silu", "times less memory"),
 }
 # not an example by itself
 SHARED = {"digits"}
@@ -40,10 +41,11 @@ def test_an_example_runs_and_shows_what_it_is_for(name):
 
 
 @pytest.mark.skipif(find_spec("actnn.paddle") is None, reason="this version has no front end for PaddlePaddle")
-def test_the_example_for_paddle_runs_and_shows_what_it_is_for():
+@pytest.mark.parametrize("name", [name for name in SHOWN if name.startswith("paddle")])
+def test_an_example_for_paddle_runs_and_shows_what_it_is_for(name):
     pytest.importorskip("paddle")
-    printed = run("paddle_quick_start")
-    for words in SHOWN["paddle_quick_start"]:
+    printed = run(name)
+    for words in SHOWN[name]:
         assert words in printed
 
 

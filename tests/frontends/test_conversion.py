@@ -8,7 +8,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 from frameworks import Framework, Model, cases, numbers
-from layer_cases import KINDS, Case
+from layer_cases import FUNCTIONAL, KINDS, Case
 from networks import images, small_network
 from steps import check_equal_gradients, close, same
 
@@ -39,7 +39,7 @@ def twice(framework: Framework, kind: str, *arguments: object) -> Model:
     return OwnLayer(*arguments)
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 def test_every_kind_is_converted(framework: Framework, case: Case):
     ours = convert(framework, framework.sequential(framework.plain_layer(case)))
     assert types(framework, ours) == {"0": f"Q{framework.type_name(case.kind)}"}

@@ -7,12 +7,25 @@ from inspect import signature
 import numpy as np
 import pytest
 from frameworks import Framework, cases, input_of, numbers
-from layer_cases import EMPTY, GEOMETRY, KINDS, LINEAR_GEOMETRY, MAPS, NORM_OPTIONS, NORMS, POOL_GEOMETRY, SIZES, Case
+from layer_cases import (
+    EMPTY,
+    FUNCTIONAL,
+    FUNCTIONAL_OPTIONS,
+    GEOMETRY,
+    KINDS,
+    LINEAR_GEOMETRY,
+    MAPS,
+    NORM_OPTIONS,
+    NORMS,
+    POOL_GEOMETRY,
+    SIZES,
+    Case,
+)
 from steps import check_equal, check_step, close, distance, same
 
 import actnn
 
-ALL = [*KINDS, *GEOMETRY, *NORM_OPTIONS, *SIZES]
+ALL = [*KINDS, *GEOMETRY, *NORM_OPTIONS, *SIZES, *FUNCTIONAL, *FUNCTIONAL_OPTIONS]
 WITHOUT_POOLS = [case for case in GEOMETRY if case not in POOL_GEOMETRY]
 
 
@@ -25,7 +38,7 @@ def test_a_step_at_eight_bits_is_within_one_percent_of_the_plain_one(framework: 
     check_step(found, framework.step(layer, x), case)
 
 
-@cases(KINDS, NORM_OPTIONS)
+@cases(KINDS, NORM_OPTIONS, FUNCTIONAL)
 def test_a_second_step_is_within_one_percent_too(framework: Framework, case: Case):
     layer, x = framework.plain_layer(case), input_of(case)
     ours = framework.compressed(layer)
@@ -34,12 +47,12 @@ def test_a_second_step_is_within_one_percent_too(framework: Framework, case: Cas
     check_step(framework.step(ours, x), framework.step(layer, x), case)
 
 
-@cases(KINDS, GEOMETRY)
+@cases(KINDS, GEOMETRY, FUNCTIONAL)
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_the_forward_does_not_depend_on_the_width(framework: Framework, case: Case, bits: int):
     layer, x = framework.plain_layer(case), input_of(case)
     found, expected = framework.step(framework.compressed(layer, bits), x), framework.step(layer, x)
-    if case.kind.startswith("BatchNorm"):
+    if "Norm" in case.kind:
         close(found.output, expected.output, 1e-5)
     else:
         same(found.output, expected.output)
@@ -60,7 +73,7 @@ def test_lossless_layers_have_exact_gradients_at_one_bit(framework: Framework, c
     check_step(framework.step(framework.compressed(layer, bits=1), x), framework.step(layer, x), case)
 
 
-@cases(KINDS, GEOMETRY, NORM_OPTIONS)
+@cases(KINDS, GEOMETRY, NORM_OPTIONS, FUNCTIONAL)
 def test_evaluation_equals_the_plain_layer(framework: Framework, case: Case):
     layer, x = framework.plain_layer(case), input_of(case)
     framework.step(layer, x)
@@ -70,7 +83,7 @@ def test_evaluation_equals_the_plain_layer(framework: Framework, case: Case):
         same(framework.array(ours(x)), framework.array(plain(x)))
 
 
-@cases(KINDS, NORM_OPTIONS)
+@cases(KINDS, NORM_OPTIONS, FUNCTIONAL)
 def test_gradients_in_evaluation_are_exact(framework: Framework, case: Case):
     layer, x = framework.plain_layer(case), input_of(case)
     framework.step(layer, x)
@@ -137,7 +150,7 @@ def test_the_gradient_of_a_linear_input_has_its_shape(framework: Framework, case
     assert framework.step(framework.compressed(layer, bits=2), x).gradients["input"].shape == x.shape
 
 
-@cases(KINDS, GEOMETRY, SIZES)
+@cases(KINDS, GEOMETRY, SIZES, FUNCTIONAL)
 @pytest.mark.parametrize("threshold", [1, 5000])
 def test_a_backward_in_pieces_gives_the_gradients_of_one_in_one_piece(framework: Framework, case: Case, threshold: int):
     layer, x = framework.plain_layer(case), input_of(case)
@@ -187,7 +200,7 @@ def test_max_pooling_of_equal_values_sends_the_gradient_where_the_plain_layer_do
     check_equal(framework.step(framework.compressed(layer), x), framework.step(layer, x))
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 def test_a_layer_made_by_hand_works_as_its_plain_counterpart(framework: Framework, case: Case):
     framework.prepare(8)
     plain = framework.plain_layer(case)
@@ -227,7 +240,7 @@ def test_layers_made_by_hand_draw_different_noise(framework: Framework):
     assert not np.array_equal(first, second)
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 @pytest.mark.parametrize("level", ["L0", "L3"])
 def test_an_input_may_be_given_by_the_name_that_the_plain_layer_has_for_it(
     framework: Framework, case: Case, level: str

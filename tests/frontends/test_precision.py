@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from frameworks import Framework, cases, input_of, numbers
-from layer_cases import KINDS, MAPS, NORMS, Case
+from layer_cases import FUNCTIONAL, KINDS, MAPS, NORMS, ROW_NORMS, Case
 from networks import images, small_network
 from steps import check_finite, close, same
 
@@ -16,20 +16,20 @@ halves = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 TOLERANCE = {"bfloat16": 0.02, "float16": 0.012}
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 @halves
 def test_autocast_gives_the_forward_of_the_plain_layer(framework: Framework, case: Case, dtype: str):
     layer, x = framework.plain_layer(case), input_of(case)
     ours = framework.compressed(layer)
     found, expected = (framework.step(model, x, autocast=dtype) for model in (ours, layer))
     assert found.dtypes == expected.dtypes
-    if case in NORMS:
+    if case in (*NORMS, *ROW_NORMS):
         close(found.output, expected.output, 1e-5)
     else:
         same(found.output, expected.output)
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 @halves
 def test_autocast_gives_gradients_near_the_plain_ones(framework: Framework, case: Case, dtype: str):
     layer, x = framework.plain_layer(case), input_of(case)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from frameworks import Framework, Model, cases, input_of, numbers
-from layer_cases import KINDS, MAPS, NORMS, Case
+from layer_cases import FUNCTIONAL, KINDS, MAPS, NORMS, Case
 from networks import images, small_network
 from z_tests import check_unbiased
 
 REPEATS = 300
 WIDTHS = [1, 2, 4]
 CONVOLUTION = MAPS[1]
+KINKS = {"Hardswish": (-3, 3), "Hardsigmoid": (-3, 3), "ELU": (0,)}
 
 widths = pytest.mark.parametrize("bits", WIDTHS)
 
@@ -47,6 +48,26 @@ def test_the_mean_gradient_of_a_layer_is_exact(framework: Framework, case: Case,
         biased = case in NORMS and name == "input"
         allowance = batch_norm_allowance(framework, layer, x, bits) if biased else 0.0
         check_unbiased(found[name], gradient, allowance)
+
+
+def kink_allowance(case: Case, x, bits: int):
+    """Return the bias that the gradient of a function with kinks may have within a step of them.
+
+    What kernels correct is the mean of a slope that has a derivative (docs/design.md, section 7).
+    """
+    step = 8 / (2**bits - 1)
+    near = np.any([np.abs(x - kink) <= step for kink in KINKS[case.kind]], axis=0)
+    return np.asarray(np.abs(numbers(x.shape, 4)) * near, np.float64).reshape(-1)
+
+
+@cases(FUNCTIONAL)
+@pytest.mark.parametrize("bits", [4, 6])
+def test_the_mean_gradient_of_a_functional_layer_is_exact(framework: Framework, case: Case, bits: int):
+    layer, x = framework.plain_layer(case), input_of(case)
+    exact = framework.step(layer, x).gradients
+    found = framework.many_gradients(framework.compressed(layer, bits), x, REPEATS)
+    for name, gradient in exact.items():
+        check_unbiased(found[name], gradient, kink_allowance(case, x, bits) if case.kind in KINKS else 0.0)
 
 
 @cases(NORMS)

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 from frameworks import Framework, Model, cases, input_of, numbers
-from layer_cases import KINDS, MAPS, NORMS, SIZES, Case
+from layer_cases import FUNCTIONAL, KINDS, MAPS, NORMS, SIZES, Case
 from networks import images, small_network
 from steps import close
 
@@ -32,7 +32,7 @@ def test_a_layer_keeps_about_its_width_an_element(framework: Framework, case: Ca
     assert saved(framework, ours, x) <= x.size * (1.1 * bits / 8 + 0.05) + 100
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 def test_no_layer_keeps_its_input(framework: Framework, case: Case):
     ours = framework.compressed(framework.plain_layer(case), 2)
     activation = framework.tensor(input_of(case), gradient=True) * 1
@@ -63,7 +63,7 @@ def test_max_pooling_keeps_two_bits_for_each_window_of_four(framework: Framework
 
 
 # defect 11: very small features get larger than fp32
-@cases(KINDS, SIZES)
+@cases(KINDS, SIZES, FUNCTIONAL)
 @pytest.mark.parametrize("bits", [1, 8])
 def test_a_layer_never_keeps_more_than_exact_training(framework: Framework, case: Case, bits: int):
     layer, x = framework.plain_layer(case), input_of(case)
@@ -98,14 +98,14 @@ def test_a_layer_with_a_frozen_weight_keeps_nothing_for_its_bias(framework: Fram
     assert saved(framework, ours, input_of(case), wanted=False) == 0
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 def test_nothing_is_kept_where_nobody_wants_a_gradient(framework: Framework, case: Case):
     ours = framework.freeze(framework.compressed(framework.plain_layer(case)))
     assert saved(framework, ours, input_of(case), wanted=False) == 0
     assert ours.report().kept_bytes == 0
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 def test_nothing_is_kept_under_no_grad(framework: Framework, case: Case):
     ours = framework.compressed(framework.plain_layer(case))
     with framework.no_grad():
@@ -165,7 +165,7 @@ def test_the_report_tells_what_exact_training_keeps(framework: Framework):
     assert ours.report().exact_bytes == pytest.approx(saved(framework, network, x, wanted=False), rel=0.01)
 
 
-@cases(KINDS)
+@cases(KINDS, FUNCTIONAL)
 def test_the_report_of_one_layer_tells_what_is_kept(framework: Framework, case: Case):
     ours, x = framework.compressed(framework.plain_layer(case), 2), input_of(case)
     framework.step(ours, x)

@@ -114,7 +114,7 @@ class Framework(ABC):
     def plain_layer(self, case: Case) -> Model:
         """Return the layer of a case with parameters that are not special in any way."""
         layer = self.initialised(self.layer(case.kind, *case.arguments, **case.options), 1)
-        if "BatchNorm" in case.kind:
+        if "Norm" in case.kind:
             # Paddle's statistics are among the parameters of its layers
             own = self.own_parameters(layer)
             for name, mean in (("weight", 0.5), ("bias", 0.0)):

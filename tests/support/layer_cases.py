@@ -60,6 +60,24 @@ POOLS = [
     _lossless("AvgPool2d", (4, 6, 11, 13), 3, stride=2, padding=1),
 ]
 
+ROW_NORMS = [
+    _coded("LayerNorm", (6, 9, 160), 160),
+    _coded("GroupNorm", (4, 6, 11, 13), 2, 6),
+]
+SMOOTH = [
+    _coded("GELU", (4, 6, 11, 13)),
+    _coded("GELU", (4, 6, 11, 13), approximate="tanh"),
+    *(_coded(kind, (4, 6, 11, 13)) for kind in ("SiLU", "Mish", "Hardswish", "Hardsigmoid", "Sigmoid", "Tanh")),
+    *(_coded(kind, (4, 6, 11, 13)) for kind in ("Softplus", "ELU")),
+]
+SOFTMAXES = [
+    _coded("Softmax", (6, 9, 130), dim=-1),
+    _coded("Softmax", (6, 130, 9), dim=1),
+    _coded("LogSoftmax", (6, 9, 130), dim=-1),
+]
+# layers that are one functional call
+FUNCTIONAL = [*ROW_NORMS, *SMOOTH, *SOFTMAXES]
+
 # one of each kind
 KINDS = [*MAPS, *NORMS, *ACTIVATIONS, DROPOUT, *POOLS]
 
@@ -129,6 +147,21 @@ POOL_GEOMETRY = [
     _lossless("AvgPool2d", (2, 3, 40, 41), 17),
 ]
 GEOMETRY = [*CONVOLUTION_GEOMETRY, *LINEAR_GEOMETRY, *POOL_GEOMETRY]
+
+FUNCTIONAL_OPTIONS = [
+    _coded("LayerNorm", (6, 9, 16, 10), (16, 10)),
+    _coded("LayerNorm", (40, 60), 60, eps=1e-3),
+    _coded("LayerNorm", (6, 9, 160), 160, elementwise_affine=False),
+    _coded("LayerNorm", (6, 9, 160), 160, bias=False),
+    _coded("GroupNorm", (4, 6, 143), 6, 6),
+    _coded("GroupNorm", (4, 6, 11, 13), 1, 6, eps=0.1),
+    _coded("GroupNorm", (4, 6, 11, 13), 3, 6, affine=False),
+    _coded("GELU", (600,)),
+    _coded("Softplus", (4, 6, 11, 13), beta=2.0),
+    _coded("ELU", (4, 6, 11, 13), alpha=0.5),
+    _coded("Softmax", (40, 60), dim=0),
+    _coded("LogSoftmax", (40, 60), dim=0),
+]
 
 # inputs that do not fill a group, are odd, single or without a batch axis
 SIZES = [

@@ -35,18 +35,18 @@ def check_equal(found: Step, expected: Step) -> None:
 def check_step(found: Step, expected: Step, case: Case, relative: float = 0.01) -> None:
     """Raise unless the forward is that of the plain layer and every gradient within ``relative`` of the exact one.
 
-    BatchNorm's forward may differ by float rounding; the gradients of lossless layers, and those of the input and the
+    The forward of norms may differ by float rounding; the gradients of lossless layers, and those of the input and the
     bias of convolutions and linear layers, may not differ by more than that either.
     """
     check_same_names(found, expected)
-    if case.kind.startswith("BatchNorm"):
+    if "Norm" in case.kind:
         close(found.output, expected.output, 1e-5, "output")
         for name, buffer in expected.buffers.items():
             close(found.buffers[name], buffer, 1e-5, name)
     else:
         same(found.output, expected.output, "output")
     for name, gradient in expected.gradients.items():
-        exact = case.lossless or (name in ("input", "bias") and not case.kind.startswith("BatchNorm"))
+        exact = case.lossless or (name in ("input", "bias") and case.kind.startswith(("Conv", "Linear")))
         close(found.gradients[name], gradient, 1e-5 if exact else relative, f"gradient of {name}")
 
 

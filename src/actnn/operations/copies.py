@@ -30,9 +30,12 @@ class Copied(Derived):
 
 def tag_copy(tensors: Tensors, x: Array, y: Array, session: Session, copy: Callable[[Array], Array]) -> None:
     """Let those who read a copy find the code of what was copied, where there is one."""
-    form = tensors.form(x)
-    if tensors.pointer(x) == tensors.pointer(y) and tensors.same_elements(form, tensors.form(y)):
-        # whoever holds the same elements in the same order finds the same tag
+    form, of_copy = tensors.form(x), tensors.form(y)
+    if tensors.pointer(x) == tensors.pointer(y) and tensors.same_elements(form, of_copy):
+        # whoever holds the same elements in the same order finds the same tag, as long as what it was put on lives
+        lasting = tensors.memory(x) is tensors.memory(y)
+        if not lasting and (origin := session.tags.find(tensors, x, form)) is not None:
+            session.tags.hand_on(tensors, origin, y, of_copy)
         return
     tag = session.tags.find(tensors, x, form)
     if tag is None or tag.kept is None or tag.owner is None or tag.readers is None:

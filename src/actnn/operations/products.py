@@ -26,6 +26,18 @@ SMALL = 16
 MATMUL_EXTRA = 2.0
 
 
+class Bilinear:
+    """A function of two tensors that is linear in each: how it is computed, and the gradient of either factor."""
+
+    def __init__(
+        self,
+        function: Callable[[Array, Array], Array],
+        of_first: Callable[[Array, Array], Array],
+        of_second: Callable[[Array, Array], Array],
+    ) -> None:
+        self.function, self.of_first, self.of_second = function, of_first, of_second
+
+
 class Product(Derived):
     """What a function of two factors, linear in each, makes of their codes."""
 

@@ -14,6 +14,7 @@ from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
 from actnn.model.conversion import Exact, Patterns, choose
 from actnn.model.wrapper import Wrapper, check_layers
+from actnn.paddle.door.table import open_doors
 from actnn.paddle.layers import COMPRESSED
 from actnn.paddle.memory import KeptBytes, trim_caches
 from actnn.paddle.swapping import SwappedActivations
@@ -44,8 +45,16 @@ class QModule(Wrapper, nn.Layer):
         check_model(model)
         stream = dist.get_rank() if dist.is_initialized() else 0
         session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
-        layers = list(model.named_sublayers(include_self=True))
-        self.convert(model, session, choose(layers, COMPRESSED, session, Patterns(exact, nn.Layer)), SHARED)
+        layers, patterns = list(model.named_sublayers(include_self=True)), Patterns(exact, nn.Layer)
+        self.convert(model, session, choose(layers, COMPRESSED, session, patterns), SHARED)
+        self.__dict__["_doors"] = open_doors(session, layers, patterns)
+
+    def restore(self) -> Any:
+        """Give the plain model back: same object, same parameters; this wrapper keeps nothing any more."""
+        for door in self.__dict__["_doors"]:
+            door.remove()
+        self.__dict__["_doors"] = []
+        return super().restore()
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if not paddle.in_dynamic_mode():

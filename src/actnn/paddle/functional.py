@@ -27,6 +27,7 @@ from actnn.paddle.layers.maps import (
 )
 from actnn.paddle.layers.pooling import QAvgPool2D, QMaxPool2D
 from actnn.paddle.padding import each_axis
+from actnn.session.site import Site
 
 Arguments = dict[str, Any]
 # the names under which a layer holds what a function is given
@@ -43,7 +44,7 @@ class Lower:
     def __init__(
         self, layer: type[Compressed], plain: Callable[..., Any], held: Callable[[Arguments], Arguments]
     ) -> None:
-        self._layer, self._plain, self._held = layer, plain, held
+        self.layer, self.plain, self.held = layer, plain, held
         self.__doc__ = f"Make a ``{layer.__name__}``, or compute ``{plain.__name__}`` of a tensor with codes."
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -52,23 +53,26 @@ class Lower:
             # Paddle's second name for it
             kwargs["x"] = kwargs.pop("input")
         if not isinstance(args[0] if args else kwargs.get("x"), Tensor):
-            return self._layer(*args, **kwargs)
-        bound = signature(self._plain).bind(*args, **kwargs)
+            return self.layer(*args, **kwargs)
+        bound = signature(self.plain).bind(*args, **kwargs)
         bound.apply_defaults()
-        layer, x = bare(self._layer, self._held(bound.arguments)), bound.arguments["x"]
+        layer, x = bare(self.layer, self.held(bound.arguments)), bound.arguments["x"]
         if not layer.records(x):
-            return self._plain(*args, **kwargs)
+            return self.plain(*args, **kwargs)
         if (size := bound.arguments.get("output_size")) is not None:
             return layer.forward(x, size)
         return layer.forward(x)
 
 
-def bare(kind: type[Compressed], held: Arguments) -> Compressed:
-    """Return a layer that holds what it was given, and no parameters of its own."""
+def bare(kind: type[Compressed], held: Arguments, site: Site | None = None) -> Compressed:
+    """Return a layer that holds what it was given, and no parameters of its own; without a site, alone."""
     layer = kind.__new__(kind)
     nn.Layer.__init__(layer)
     layer.__dict__.update(held)
-    layer.begin_alone()
+    if site is None:
+        layer.begin_alone()
+    else:
+        layer.site = site
     return layer
 
 
@@ -106,6 +110,16 @@ def of_dropout(given: Arguments) -> Arguments:
 def of_activation(given: Arguments) -> Arguments:
     """Return what an activation holds."""
     return {"_name": given["name"]}
+
+
+def of_leaky_relu(given: Arguments) -> Arguments:
+    """Return what a LeakyReLU holds."""
+    return {"_negative_slope": given["negative_slope"], "_name": given["name"]}
+
+
+def of_adaptive_pooling(given: Arguments) -> Arguments:
+    """Return what a pooling layer of fixed output holds."""
+    return {f"_{name}": given[name] for name in ("output_size", "data_format", "name")}
 
 
 FUNCTIONS: dict[str, Lower] = {

@@ -29,7 +29,9 @@ class SwappedActivations(SavedTensorHooks):
         super().__init__(self._put, self._get)
 
     def _put(self, x: Tensor) -> Left | Swapped:
-        if not x.is_dense() or ARRAYS.nbytes(x) < LEAST_BYTES or x.data_ptr() in self._own:
+        # Paddle reads what comes back by strides and offset of what left, as if it still lay in the same memory
+        movable = x.is_dense() and x.is_contiguous() and x.offset == 0
+        if not movable or ARRAYS.nbytes(x) < LEAST_BYTES or x.data_ptr() in self._own:
             return Left.of(ARRAYS, apart(x))
         order = ARRAYS.order(x, batched=False)
         self._site.keeps(ARRAYS.nbytes(x), ARRAYS.nbytes(x))

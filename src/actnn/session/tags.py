@@ -89,6 +89,10 @@ class Tags:
             return None
         if not tensors.same_elements(form, origin.key[1]):
             return None
+        return self.hand_on(tensors, origin, x, form)
+
+    def hand_on(self, tensors: Tensors, origin: Tag, x: Array, form: Form) -> Tag:
+        """Return a new tag for a tensor that holds the elements of another in the same order."""
         tag = self.fresh(tensors, x, form)
         tag.owner, tag.readers, tag.source, tag.counted = origin.owner, origin.readers, origin.source, origin.counted
         tag.kept = None if origin.kept is None else origin.kept.reshaped(tensors, x)

@@ -14,6 +14,23 @@ from actnn.paddle.layers.batch_norm import (
     QBatchNorm3D,
     QSyncBatchNorm,
 )
+from actnn.paddle.layers.functional import (
+    QELU,
+    QGELU,
+    QCrossEntropyLoss,
+    QGroupNorm,
+    QHardsigmoid,
+    QHardswish,
+    QLayerNorm,
+    QLogSoftmax,
+    QMish,
+    QSigmoid,
+    QSilu,
+    QSoftmax,
+    QSoftplus,
+    QSwish,
+    QTanh,
+)
 from actnn.paddle.layers.maps import (
     QConv1D,
     QConv1DTranspose,
@@ -23,7 +40,7 @@ from actnn.paddle.layers.maps import (
     QConv3DTranspose,
     QLinear,
 )
-from actnn.paddle.layers.pooling import QAvgPool2D, QMaxPool1D, QMaxPool2D, QMaxPool3D
+from actnn.paddle.layers.pooling import QAdaptiveAvgPool2D, QAvgPool2D, QMaxPool1D, QMaxPool2D, QMaxPool3D
 
 LAYERS: tuple[type[Compressed], ...] = (
     QConv1D,
@@ -46,6 +63,22 @@ LAYERS: tuple[type[Compressed], ...] = (
     QMaxPool2D,
     QMaxPool3D,
     QAvgPool2D,
+    QAdaptiveAvgPool2D,
+    QLayerNorm,
+    QGroupNorm,
+    QGELU,
+    QSilu,
+    QSwish,
+    QMish,
+    QHardswish,
+    QHardsigmoid,
+    QSigmoid,
+    QTanh,
+    QSoftplus,
+    QELU,
+    QSoftmax,
+    QLogSoftmax,
+    QCrossEntropyLoss,
 )
 
 # conversion looks layers up by exact type: a subclass may have overridden anything
@@ -66,6 +99,7 @@ ALIASES: dict[str, type[Compressed]] = {
     "QMaxPool2d": QMaxPool2D,
     "QMaxPool3d": QMaxPool3D,
     "QAvgPool2d": QAvgPool2D,
+    "QSiLU": QSilu,
 }
 
 __all__ = ["ALIASES", "COMPRESSED", "Compressed", "CompressedBatchNorm", *(layer.__name__ for layer in LAYERS)]

@@ -9,6 +9,7 @@ from paddle import Tensor, nn
 
 from actnn.errors import UnsupportedError
 from actnn.model.layers import CompressedLayer
+from actnn.paddle.door.calls import calls
 from actnn.paddle.tensors import ARRAYS
 
 
@@ -17,9 +18,17 @@ class Compressed(CompressedLayer, nn.Layer):
 
     tensors = ARRAYS
 
-    def plainly(self, *arguments: Any) -> Tensor:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the layer with the functional door closed: what it does is its own."""
+        frames = calls.frames
+        if not frames:
+            return super().__call__(*arguments, **options)
+        with calls.closed(frames):
+            return super().__call__(*arguments, **options)
+
+    def plainly(self, *arguments: Any, **options: Any) -> Tensor:
         """Return what the plain layer makes of an input."""
-        y: Tensor = self.plain.forward(self, *arguments)
+        y: Tensor = self.plain.forward(self, *arguments, **options)
         return y
 
     def records(self, x: Tensor) -> bool:

@@ -138,3 +138,22 @@ class QAvgPool2D(Compressed, nn.AvgPool2D):
         factor = 1.0 if self.divisor is None else kernel[0] * kernel[1] / self.divisor
         self.site.keeps(0, counted_once(ARRAYS, x, self.site))
         return AveragePoolFunction.record(self.site, x, self.plainly, geometry, factor)
+
+
+class QAdaptiveAvgPool2D(Compressed, nn.AdaptiveAvgPool2D):
+    """``nn.AdaptiveAvgPool2D`` that keeps only shapes; its gradient is exact."""
+
+    plain = nn.AdaptiveAvgPool2D
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the means of an input."""
+        if not self.records(x):
+            return self.plainly(x)
+        check_floating(ARRAYS, x, self.site.name)
+        last = channels_last(self._data_format)
+        given, space = self._output_size, x.shape[1:3] if last else x.shape[2:4]
+        sizes = [given] * 2 if isinstance(given, int) or given is None else list(given)
+        output = [own if size is None else size for size, own in zip(sizes, space, strict=True)]
+        geometry = (output, [1, 1], [0, 0], False, True, self._data_format, "avg", False, True, "EXPLICIT")
+        self.site.keeps(0, counted_once(ARRAYS, x, self.site))
+        return AveragePoolFunction.record(self.site, x, self.plainly, geometry, 1.0)

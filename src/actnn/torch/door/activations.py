@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from actnn.format import TWO_SIDED
 from actnn.kernels.contract import Smooth
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
 from actnn.session import families
 from actnn.torch.door.maps import coded
-from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions import activation
 from actnn.torch.functions.activation import RectifierFunction, bypassed
 from actnn.torch.functions.smooth import smooth

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.attention import EXTRA_BITS, AttentionSites
 from actnn.torch.door.maps import coded, linear
-from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions import cross_entropy as losses
 from actnn.torch.functions import softmax as softmaxes
 from actnn.torch.functions.attention import attention

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.kept import keep
-from actnn.operations.products import MATMUL_EXTRA
-from actnn.torch.door.mode import DECLINED, Frame, Rule
+from actnn.operations.products import MATMUL_EXTRA, Bilinear
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction
-from actnn.torch.functions.products import MATMUL, Bilinear, product
+from actnn.torch.functions.products import MATMUL, product
 from actnn.torch.tensors import ARRAYS, FLOATING
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -26,41 +26,20 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.session.session import Session
-from actnn.session.site import Site
 
 MODULES, CHECKPOINT = nn.modules.module.__file__, torch.utils.checkpoint.__file__
-# what a rule returns where it leaves the function to torch
-DECLINED = NotImplemented
-# rules by the function that torch tells a mode of; a rule is given the call's frame, the function and its arguments
-Rule = Callable[..., Any]
 
 
-class Frame:
-    """One call of one module: its functions are counted, so that each has a site of its own."""
+class OpenedFrame(Frame):
+    """A frame of a thread, which may have opened the door."""
 
-    __slots__ = ("_counts", "active", "door", "entered", "module", "name")
+    __slots__ = ("entered",)
 
-    def __init__(self, door: Door, module: nn.Module, name: str, active: bool, entered: bool) -> None:
-        self.door, self.module, self.name = door, module, name
-        self.active, self.entered = active, entered
-        self._counts: dict[str, int] = {}
-
-    @property
-    def training(self) -> bool:
-        """Whether the module trains."""
-        return self.module.training
-
-    def count(self, function: str) -> str:
-        """Return the name of the next call of a function."""
-        calls = self._counts.get(function, 0)
-        self._counts[function] = calls + 1
-        return function if calls == 0 else f"{function}#{calls + 1}"
-
-    def site(self, function: str, *, batch_norm: bool = False, extra: float = 0.0, part: str = "") -> Site:
-        """Return the site of a call that ``count`` named; calls of several codes have one for each ``part``."""
-        name = f"{self.name}/{function}{part}"
-        return self.door.session.call_site(name, function.partition("#")[0], batch_norm, extra)
+    def __init__(self, session: Session, module: nn.Module, name: str, active: bool, entered: bool) -> None:
+        super().__init__(session, module, name, active)
+        self.entered = entered
 
 
 class Door(TorchFunctionMode):
@@ -74,9 +53,9 @@ class Door(TorchFunctionMode):
         self._local = threading.local()
 
     @property
-    def frames(self) -> list[Frame]:
+    def frames(self) -> list[OpenedFrame]:
         """The calls of modules that this thread is in, the innermost last."""
-        frames: list[Frame] | None = getattr(self._local, "frames", None)
+        frames: list[OpenedFrame] | None = getattr(self._local, "frames", None)
         if frames is None:
             frames = self._local.frames = []
         return frames
@@ -86,7 +65,7 @@ class Door(TorchFunctionMode):
         frames = self.frames
         active = not exact and torch.is_grad_enabled() and not self.session.closed
         entered = active and not any(frame.entered for frame in frames)
-        frames.append(Frame(self, module, name, active, entered))
+        frames.append(OpenedFrame(self.session, module, name, active, entered))
         if entered:
             self.__enter__()  # type: ignore[no-untyped-call]
 

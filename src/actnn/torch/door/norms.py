@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from actnn.kernels.contract import Rows
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.normalization import Normalizing
 from actnn.operations.normalization import batch_norm as operation
 from actnn.operations.row_normalization import EXTRA
 from actnn.session import families
 from actnn.torch.door.maps import coded
-from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions.batch_norm import Running
 from actnn.torch.functions.batch_norm import normalized as batch_normalized
 from actnn.torch.functions.row_norm import row_norm

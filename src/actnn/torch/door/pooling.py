@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.nn import functional as F
 
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.kept import counted_once
 from actnn.torch.door.maps import coded
-from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions.pooling import AveragePoolFunction, MaxPoolFunction, each_axis, max_pooling
 from actnn.torch.tensors import ARRAYS
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.copies import tag_copy
 from actnn.torch.door.maps import coded
-from actnn.torch.door.mode import DECLINED, Frame, Rule
 from actnn.torch.functions.products import MULTIPLY, product
 from actnn.torch.tensors import ARRAYS
 
@@ -29,7 +29,7 @@ def copied(frame: Frame, function: Any, input: Any, *arguments: Any, **options: 
     """Return what a function makes of a tensor whose elements it copies or moves; its code goes along."""
     y = function(input, *arguments, **options)
     if isinstance(input, Tensor) and isinstance(y, Tensor) and coded(input, y) and input.requires_grad:
-        tag_copy(ARRAYS, input, y, frame.door.session, partial(repeated, function, arguments, options))
+        tag_copy(ARRAYS, input, y, frame.session, partial(repeated, function, arguments, options))
     return y
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from actnn.model.door import Rule
 from actnn.torch.door import activations, attention, maps, norms, pooling, products
-from actnn.torch.door.mode import Door, Rule
+from actnn.torch.door.mode import Door
 
 RULES: Mapping[Any, Rule] = {
     **maps.RULES,

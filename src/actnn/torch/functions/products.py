@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,23 +9,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from actnn.operations.kept import Kept
-from actnn.operations.products import keep_factor, tag_product
+from actnn.operations.products import Bilinear, keep_factor, tag_product
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS, NAMES
-
-
-class Bilinear:
-    """A function of two tensors that is linear in each: how it is computed, and the gradient of either factor."""
-
-    def __init__(
-        self,
-        function: Callable[[Tensor, Tensor], Tensor],
-        of_first: Callable[[Tensor, Tensor], Tensor],
-        of_second: Callable[[Tensor, Tensor], Tensor],
-    ) -> None:
-        self.function, self.of_first, self.of_second = function, of_first, of_second
-
 
 MULTIPLY = Bilinear(torch.mul, torch.mul, torch.mul)
 MATMUL = Bilinear(
@@ -48,7 +34,8 @@ class ProductFunction(Function):
         ctx.split = 0 if first is None else len(first.tensors)
         saved = [tensor for kept in (first, second) if kept is not None for tensor in kept.tensors]
         ctx.save_for_backward(*saved)
-        return bilinear.function(a, b)
+        y: Tensor = bilinear.function(a, b)
+        return y
 
     @staticmethod
     @first_order

@@ -7,28 +7,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from actnn.model.door import DECLINED, OwnSite
 from actnn.operations import row_normalization
-from actnn.session.site import Site
 from actnn.torch.door import activations, attention, norms
-from actnn.torch.door.mode import DECLINED
 from actnn.torch.layers.base import Compressed
-
-
-class OwnSite:
-    """What a rule asks of a call: a layer has one site for all its calls."""
-
-    __slots__ = ("_site", "training")
-
-    def __init__(self, site: Site, training: bool) -> None:
-        self._site, self.training = site, training
-
-    def count(self, function: str) -> str:
-        """Return the name of a call."""
-        return function
-
-    def site(self, function: str, *, batch_norm: bool = False, extra: float = 0.0, part: str = "") -> Site:
-        """Return the site of the layer."""
-        return self._site
 
 
 class FunctionalLayer(Compressed):

@@ -1,0 +1,58 @@
+"""The functional door in every framework: one call of one module, and what rules make of the functions in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actnn.session.session import Session
+from actnn.session.site import Site
+
+# what a rule returns where it leaves the function to the framework
+DECLINED = NotImplemented
+# given the call's frame, the function and its arguments
+Rule = Callable[..., Any]
+
+
+class Frame:
+    """One call of one module: its functions are counted, so that each has a site of its own."""
+
+    __slots__ = ("_counts", "active", "module", "name", "session")
+
+    def __init__(self, session: Session, module: Any, name: str, active: bool) -> None:
+        self.session, self.module, self.name, self.active = session, module, name, active
+        self._counts: dict[str, int] = {}
+
+    @property
+    def training(self) -> bool:
+        """Whether the module trains."""
+        training: bool = self.module.training
+        return training
+
+    def count(self, function: str) -> str:
+        """Return the name of the next call of a function."""
+        calls = self._counts.get(function, 0)
+        self._counts[function] = calls + 1
+        return function if calls == 0 else f"{function}#{calls + 1}"
+
+    def site(self, function: str, *, batch_norm: bool = False, extra: float = 0.0, part: str = "") -> Site:
+        """Return the site of a call that ``count`` named; calls of several codes have one for each ``part``."""
+        name = f"{self.name}/{function}{part}"
+        return self.session.call_site(name, function.partition("#")[0], batch_norm, extra)
+
+
+class OwnSite:
+    """What a rule asks of a call: a layer has one site for all its calls."""
+
+    __slots__ = ("_site", "training")
+
+    def __init__(self, site: Site, training: bool) -> None:
+        self._site, self.training = site, training
+
+    def count(self, function: str) -> str:
+        """Return the name of a call."""
+        return function
+
+    def site(self, function: str, *, batch_norm: bool = False, extra: float = 0.0, part: str = "") -> Site:
+        """Return the site of the layer."""
+        return self._site

@@ -1,0 +1,73 @@
+"""Rules of functions whose operations layers serve: a layer that holds what the function was given does the same."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+from paddle.nn import functional as F
+
+from actnn.model.door import DECLINED, Frame, Rule
+from actnn.paddle.door.forms import coded
+from actnn.paddle.functional import (
+    FUNCTIONS,
+    Lower,
+    bare,
+    of_activation,
+    of_adaptive_pooling,
+    of_leaky_relu,
+)
+from actnn.paddle.layers.activation import QLeakyReLU, QReLU6
+from actnn.paddle.layers.pooling import QAdaptiveAvgPool2D
+
+LOWER: dict[str, Lower] = {
+    "linear": FUNCTIONS["qlinear"],
+    "conv1d": FUNCTIONS["qconv1d"],
+    "conv2d": FUNCTIONS["qconv2d"],
+    "conv3d": FUNCTIONS["qconv3d"],
+    "conv1d_transpose": FUNCTIONS["qconv_transpose1d"],
+    "conv2d_transpose": FUNCTIONS["qconv_transpose2d"],
+    "conv3d_transpose": FUNCTIONS["qconv_transpose3d"],
+    "relu": FUNCTIONS["qrelu"],
+    "relu6": Lower(QReLU6, F.relu6, of_activation),
+    "leaky_relu": Lower(QLeakyReLU, F.leaky_relu, of_leaky_relu),
+    "dropout": FUNCTIONS["qdropout"],
+    "max_pool2d": FUNCTIONS["qmax_pool2d"],
+    "avg_pool2d": FUNCTIONS["qavg_pool2d"],
+    "adaptive_avg_pool2d": Lower(QAdaptiveAvgPool2D, F.adaptive_avg_pool2d, of_adaptive_pooling),
+}
+
+
+def by_layer(name: str, lower: Lower) -> Rule:
+    """Return the rule of a function that stands for a layer."""
+    given = signature(lower.plain)
+
+    def rule(frame: Frame, function: Any, *arguments: Any, **options: Any) -> Any:
+        if "input" in options:
+            # Paddle's second name for it
+            options["x"] = options.pop("input")
+        bound = given.bind(*arguments, **options)
+        bound.apply_defaults()
+        x = bound.arguments["x"]
+        if not coded(x) or not learned(bound.arguments):
+            return DECLINED
+        site = frame.site(frame.count(name))
+        layer = site.plans.get(lower)
+        if layer is None:
+            layer = site.remember(lower, bare(lower.layer, {}, site))
+        vars(layer).update({"training": frame.training} | lower.held(bound.arguments))
+        if not layer.records(x):
+            return DECLINED
+        size = bound.arguments.get("output_size") if "output_padding" in bound.arguments else None
+        return layer.forward(x) if size is None else layer.forward(x, size)
+
+    return rule
+
+
+def learned(given: dict[str, Any]) -> bool:
+    """Tell whether the weight of a map learns; what is no map has none."""
+    weight = given.get("weight")
+    return weight is None or (coded(weight) and not weight.stop_gradient)
+
+
+RULES: dict[str, Rule] = {name: by_layer(name, lower) for name, lower in LOWER.items()}

@@ -1,0 +1,84 @@
+"""Rules of normalisations over rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+from actnn.kernels.contract import Rows
+from actnn.model.door import DECLINED, Frame, Rule
+from actnn.operations.row_normalization import EXTRA
+from actnn.paddle.door.forms import coded, learns
+from actnn.paddle.functions.row_norm import row_norm
+from actnn.session import families
+
+MOST_EPSILON = 1e-3
+
+
+def normalized(
+    frame: Frame,
+    name: str,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    rows: Rows,
+    epsilon: float,
+    plain: Callable[[Tensor], Tensor],
+    centred: bool = True,
+) -> Any:
+    """Return ``x`` normalised over rows; ``plain`` does the same to a few numbers, as Paddle does it."""
+    given = [own for own in (weight, bias) if own is not None]
+    if not (frame.training and coded(x, *given) and learns(x, weight)):
+        return DECLINED
+    if x.element_size() < 4:
+        # auto_cast may choose the precision of the output
+        x = x.astype(plain(paddle.zeros([1, 1, 2], x.dtype)).dtype)
+    site = frame.site(frame.count(name), extra=EXTRA)
+    y = row_norm(x, weight, bias, rows, epsilon, centred, site, families.of_normalized(site.session.policy))
+    return DECLINED if y is None else y
+
+
+def layer_norm(
+    frame: Frame,
+    function: Any,
+    x: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    epsilon: float = 1e-5,
+    name: Any = None,
+) -> Any:
+    """Return ``F.layer_norm``."""
+    sizes = [normalized_shape] if isinstance(normalized_shape, int) else list(normalized_shape)
+    # Paddle refuses other shapes and larger numbers
+    if not coded(x) or list(x.shape[-len(sizes) :]) != sizes or epsilon > MOST_EPSILON:
+        return DECLINED
+    width = math.prod(sizes)
+    rows = Rows(width, width, 1)
+    return normalized(frame, "layer_norm", x, weight, bias, rows, epsilon, lambda few: function(few, [2]))
+
+
+def group_norm(
+    frame: Frame,
+    function: Any,
+    x: Any,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    weight: Any = None,
+    bias: Any = None,
+    data_format: str = "NCHW",
+    name: Any = None,
+) -> Any:
+    """Return ``F.group_norm`` of channels that are on axis 1."""
+    if data_format[1] != "C" or not coded(x) or len(x.shape) < 2 or x.shape[1] % num_groups:
+        return DECLINED
+    channels, space = x.shape[1], math.prod(x.shape[2:])
+    rows = Rows(channels // num_groups * space, channels, space)
+    return normalized(frame, "group_norm", x, weight, bias, rows, epsilon, lambda few: function(few, 1))
+
+
+RULES: dict[str, Rule] = {"layer_norm": layer_norm, "group_norm": group_norm}

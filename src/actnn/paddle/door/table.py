@@ -1,0 +1,51 @@
+"""All rules of the functional door, and where their functions are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+from actnn.model.conversion import Patterns
+from actnn.model.door import Rule
+from actnn.paddle.door import activations, attention, layers, norms, products
+from actnn.paddle.door.calls import Entered, patches
+from actnn.paddle.door.written import written
+from actnn.paddle.layers import Compressed
+from actnn.session.session import Session
+
+RULES: dict[str, Rule] = {
+    **layers.RULES,
+    **norms.RULES,
+    **activations.RULES,
+    **products.RULES,
+    **attention.RULES,
+}
+OWNERS = (F, paddle, paddle.tensor, paddle.Tensor)
+# they call nothing themselves
+CONTAINERS = (nn.Sequential, nn.LayerList, nn.LayerDict, nn.Identity)
+
+
+def places() -> list[tuple[Any, str, Rule]]:
+    """Return where Paddle has functions that rules know."""
+    found = [(owner, name, rule) for owner in OWNERS for name, rule in RULES.items() if name in vars(owner)]
+    return [*found, *((paddle.Tensor, name, rule) for name, rule in products.OPERATORS.items())]
+
+
+patches.know(places())
+
+
+def open_doors(session: Session, given: Sequence[tuple[str, nn.Layer]], patterns: Patterns) -> list[Entered]:
+    """Let the layers that were not converted send what they call to operations; return what undoes that."""
+    if not session.policy.compress:
+        return []
+    doors = []
+    for name, layer in given:
+        if not isinstance(layer, (Compressed, *CONTAINERS)):
+            doors.append(Entered(layer, name or "model", patterns.names(name, layer), session, written(layer)))
+    for door in doors:
+        door.install()
+    return doors
