@@ -20,6 +20,8 @@ from actnn.session.site import Readers, Site
 from actnn.session.tensors import Order, Tensors
 
 VALUE, SLOPE = range(2)
+# bits that an own code of the input has more than others: values and slopes are both read from it
+EXTRA = 1.0
 
 
 class Curved(Reading):

@@ -15,6 +15,7 @@ from actnn.kernels.contract import Smooth
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
+from actnn.operations.smooth import EXTRA
 from actnn.session import families
 from actnn.torch.door.maps import coded
 from actnn.torch.functions import activation
@@ -76,7 +77,7 @@ def curve(function_of: Callable[..., Smooth | None]) -> Rule:
         kind = function_of(*arguments, **{name: value for name, value in options.items() if name != "inplace"})
         if kind is None:
             return DECLINED
-        site = frame.site(frame.count(function.__name__))
+        site = frame.site(frame.count(function.__name__), extra=EXTRA)
         y = smooth(input, partial(computed, function, arguments, options), kind, site, inplace)
         return DECLINED if y is None else y
 

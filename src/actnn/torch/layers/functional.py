@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actnn.model.door import DECLINED, OwnSite
-from actnn.operations import row_normalization
+from actnn.operations import row_normalization, smooth
 from actnn.torch.door import activations, attention, norms
 from actnn.torch.layers.base import Compressed
 
@@ -62,7 +62,7 @@ class QGroupNorm(FunctionalLayer, nn.GroupNorm):
 class QGELU(FunctionalLayer, nn.GELU):
     """``nn.GELU`` that keeps a code of its input, or shares one."""
 
-    plain = nn.GELU
+    plain, extra = nn.GELU, smooth.EXTRA
 
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
@@ -72,7 +72,7 @@ class QGELU(FunctionalLayer, nn.GELU):
 class QSoftplus(FunctionalLayer, nn.Softplus):
     """``nn.Softplus`` that keeps a code of its input, or shares one."""
 
-    plain = nn.Softplus
+    plain, extra = nn.Softplus, smooth.EXTRA
 
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
@@ -82,7 +82,7 @@ class QSoftplus(FunctionalLayer, nn.Softplus):
 class QELU(FunctionalLayer, nn.ELU):
     """``nn.ELU`` that keeps a code of its input, or shares one."""
 
-    plain = nn.ELU
+    plain, extra = nn.ELU, smooth.EXTRA
 
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
@@ -92,6 +92,7 @@ class QELU(FunctionalLayer, nn.ELU):
 class SmoothLayer(FunctionalLayer):
     """A smooth function without options but that it may work in place."""
 
+    extra = smooth.EXTRA
     function: ClassVar[Any]
     inplace: bool
 
