@@ -68,7 +68,7 @@ class MemoryBudget:
         least = min(sum(demand.least for demand in demands), self.limit - fixed)
         try:
             # not all that is fixed grows with the batch: hold something back until it is measured
-            reserve = 0.0 if scale == 1.0 else CLOSE * self.limit
+            reserve = CLOSE * self.limit if scale != 1.0 or self.measuring else 0.0
             widths: list[Widths] = allocate_jointly(demands, max(self.limit - fixed - reserve, least))
         except BudgetError as problem:
             smallest = problem.smallest + fixed
