@@ -72,7 +72,7 @@ def test_a_small_last_batch_has_about_the_average(framework: Framework, level: s
 def test_batch_norm_is_inside_the_average(framework: Framework):
     model = framework.compressed(plain_network(framework), 2, level="L3")
     averages(framework, model, [8] * STEPS)
-    rows = model.report().rows
+    rows = [row for row in model.report().rows if row.elements]
     norms = [row for row in rows if row.kind == f"Q{framework.type_name('BatchNorm2d')}"]
     assert sum(row.elements for row in norms) > 0.5 * sum(row.elements for row in rows)
     values = sum((row.bits - row.sign_bits) * row.elements for row in rows)
@@ -127,7 +127,7 @@ def test_without_perlayer_level_three_is_level_two_and_a_half(framework: Framewo
 def test_without_perlayer_every_layer_has_the_average(framework: Framework):
     model = framework.compressed(plain_network(framework), 2, level="L3", perlayer=False)
     run(framework, model)
-    assert {row.bits - row.sign_bits for row in model.report().rows} == {2.0}
+    assert {row.bits - row.sign_bits for row in model.report().rows if row.elements} == {2.0}
 
 
 def uniform(framework: Framework, model: Model) -> dict[str, bool]:
@@ -176,7 +176,7 @@ def test_groups_of_layers_keep_their_own_averages(framework: Framework):
         for group, inputs in zip(groups, channels, strict=True)
         for layer in (
             framework.made_by_hand("Conv2d", inputs, 6, 3, padding=1, group=group),
-            framework.layer("Tanh"),
+            framework.layer("Hardtanh"),
         )
     ]
     head = framework.layer("AdaptiveAvgPool2d", 1), framework.layer("Flatten")

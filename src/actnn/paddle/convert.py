@@ -46,7 +46,7 @@ class QModule(Wrapper, nn.Layer):
         stream = dist.get_rank() if dist.is_initialized() else 0
         session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
         layers, patterns = list(model.named_sublayers(include_self=True)), Patterns(exact, nn.Layer)
-        self.convert(model, session, choose(layers, COMPRESSED, session, patterns), SHARED)
+        self.convert(model, session, choose(layers, COMPRESSED, session, patterns, door=True), SHARED)
         self.__dict__["_doors"] = open_doors(session, layers, patterns)
 
     def restore(self) -> Any:

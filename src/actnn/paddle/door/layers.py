@@ -64,6 +64,27 @@ def by_layer(name: str, lower: Lower) -> Rule:
     return rule
 
 
+def convolution(
+    frame: Frame,
+    function: Any,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    padding_algorithm: Any = None,
+    dilation: Any = 1,
+    groups: int = 1,
+    data_format: str = "NCHW",
+    *others: Any,
+    **options: Any,
+) -> Any:
+    """Return what layers of Paddle, and subclasses of them, compute instead of ``F.conv2d`` and ``F.conv3d``."""
+    name = f"conv{len(weight.shape) - 2}d"
+    around = padding if padding_algorithm in (None, "EXPLICIT") else padding_algorithm
+    return RULES[name](frame, getattr(F, name), x, weight, bias, stride, around, dilation, groups, data_format)
+
+
 def learned(given: dict[str, Any]) -> bool:
     """Tell whether the weight of a map learns; what is no map has none."""
     weight = given.get("weight")
@@ -71,3 +92,5 @@ def learned(given: dict[str, Any]) -> bool:
 
 
 RULES: dict[str, Rule] = {name: by_layer(name, lower) for name, lower in LOWER.items()}
+# what only layers of Paddle call
+INNER: dict[str, Rule] = {"_conv_nd": convolution}

@@ -32,7 +32,8 @@ CONTAINERS = (nn.Sequential, nn.LayerList, nn.LayerDict, nn.Identity)
 def places() -> list[tuple[Any, str, Rule]]:
     """Return where Paddle has functions that rules know."""
     found = [(owner, name, rule) for owner in OWNERS for name, rule in RULES.items() if name in vars(owner)]
-    return [*found, *((paddle.Tensor, name, rule) for name, rule in products.OPERATORS.items())]
+    inner = [(F.conv, name, rule) for name, rule in layers.INNER.items() if name in vars(F.conv)]
+    return [*found, *inner, *((paddle.Tensor, name, rule) for name, rule in products.OPERATORS.items())]
 
 
 patches.know(places())
