@@ -67,8 +67,10 @@ ROW_NORMS = [
 SMOOTH = [
     _coded("GELU", (4, 6, 11, 13)),
     _coded("GELU", (4, 6, 11, 13), approximate="tanh"),
-    *(_coded(kind, (4, 6, 11, 13)) for kind in ("SiLU", "Mish", "Hardswish", "Hardsigmoid", "Sigmoid", "Tanh")),
+    *(_coded(kind, (4, 6, 11, 13)) for kind in ("SiLU", "Mish", "Hardswish", "Sigmoid", "Tanh")),
     *(_coded(kind, (4, 6, 11, 13)) for kind in ("Softplus", "ELU")),
+    # of slope 1 / 6 where its mask holds
+    _lossless("Hardsigmoid", (4, 6, 11, 13)),
 ]
 SOFTMAXES = [
     _coded("Softmax", (6, 9, 130), dim=-1),

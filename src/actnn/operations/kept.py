@@ -136,7 +136,11 @@ class Reading:
         planner = site.session.planner
         if self.record is None or not planner.observing:
             return
-        tensors = self.order.tensors
+        tensors, of_code = self.order.tensors, self.record.layout.samples
+        if self.order.batched and of_code and len(grad) != of_code:
+            # another shape of what was coded: all its energy counts, whichever sample has it
+            coefficient *= of_code / len(grad)
+            grad = grad.reshape((of_code, -1))
         order = tensors.order(grad, self.order.batched)
         samples, elements = order.rows
         energies = planner.statistics.span(samples)
@@ -147,7 +151,7 @@ class Reading:
 
 
 class Derived(Reading):
-    """A reading that computes the activation from what others read; planning knows nothing of it."""
+    """A reading that computes the activation from what others read."""
 
     __slots__ = ("bases",)
 
@@ -183,6 +187,11 @@ class Derived(Reading):
         """Return the activation from the values of the bases."""
         raise NotImplementedError
 
+    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
+        """Tell the planner of the gradient as if each of the codes had been read by itself."""
+        for base, _ in self.bases:
+            base.observe(site, grad, coefficient)
+
 
 class Reshaped(Derived):
     """Another shape of the same elements."""
@@ -192,14 +201,6 @@ class Reshaped(Derived):
     def compute(self, *values: Array) -> Array:
         """Return the one value in this shape."""
         return values[0].reshape(self.order.shape)
-
-    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
-        """Tell the planner of the gradient where it has as many samples as the code."""
-        base = self.bases[0][0]
-        samples = base.order.rows[0]
-        if base.record is not None and samples and len(grad) % samples == 0:
-            rows = len(grad) // samples
-            base.observe(site, grad.reshape((samples, rows, *grad.shape[1:])), coefficient / rows)
 
 
 class Kept:

@@ -1,6 +1,7 @@
 """Smooth functions of one activation: GELU, SiLU, sigmoid, tanh, Hardswish and their like.
 
-Keeps: a code of the input, or nothing where somebody has one, a normalisation above all.
+Keeps: a code of the input, or nothing where somebody has one, a normalisation above all. Where the slope jumps
+(Hardswish, Hardsigmoid), also one bit an element: on which side of the jumps it lies, which no code tells.
 Shares: that code with everybody who reads the input, and with the maps that read the output f(x).
 Reads in backward: the slope f'(x), decoded from the same code.
 Noise: under dither the decoded value is x + e with e even over one step Δ, so that the mean of f(x + e) is
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 from actnn.format import Part
 from actnn.kernels.contract import Array, Channels, OutputAffine, Smooth
-from actnn.operations.kept import Kept, Reading, Reshaped, encode, uncounted
+from actnn.operations.kept import Kept, Reading, Reshaped, encode, encode_mask, uncounted
 from actnn.operations.rectifiers import tag_output
 from actnn.session.site import Readers, Site
 from actnn.session.tensors import Order, Tensors
@@ -30,7 +31,10 @@ class Curved(Reading):
     __slots__ = ("_channels", "function")
 
     def __init__(self, base: Reading, function: Smooth) -> None:
-        super().__init__(base.order, base.backend, base.layout, None, base.normalized)
+        # an own code of the input has the width that was asked for; one that is shared must not be starved of bits
+        super().__init__(
+            base.order, base.backend, base.layout, base.record if base.normalized else None, base.normalized
+        )
         self._channels = base.channels if base.normalized else None
         self.function = function
 
@@ -64,7 +68,14 @@ class Curved(Reading):
         dtype = tensors.dtype(grad)
         out = tensors.unfilled(order, dtype, grad)
         self._evaluate(saved, SLOPE, dtype, None, order, out, grad)
+        self.observe_slope(site, grad)
         return out
+
+    def observe_slope(self, site: Site, grad: Array) -> None:
+        """Tell the planner what noise in slopes costs: it goes on to the layers below, as that of a BatchNorm does."""
+        elements = self.order.rows[1]
+        if elements:
+            self.observe(site, grad, site.session.planner.handed_down / elements)
 
     def _evaluate(
         self,
@@ -93,6 +104,39 @@ class Curved(Reading):
             out if direct else order.flat(out),
             grad,
         )
+
+
+class Jumping(Curved):
+    """How a gradient times f'(x) is read where the slope jumps at -3 and 3: the mask of what lies between is kept too."""
+
+    __slots__ = ("_base", "_between")
+
+    def __init__(self, base: Reading, function: Smooth, between: Reading) -> None:
+        super().__init__(base, function)
+        self._base, self._between = base, between
+
+    def gradient(self, site: Site, saved: Sequence[Array], grad: Array) -> Array:
+        """Return ``grad`` times f'(x); it has the shape of the code's tensor."""
+        *own, mask = saved
+        shape, between = tuple(grad.shape), self._between
+        if self.function is Smooth.HARDSIGMOID:
+            return between.masked(site, mask, grad, 1 / 6, 0.0).reshape(shape)
+        tensors = self.order.tensors
+        x = self._base.whole(site, own, grad).reshape(shape)
+        inside = between.masked(site, mask, grad * ((2 * x + 3) * (1 / 6)), 1.0, 0.0)
+        # what lies outside is so far from zero that its sign is certain
+        outside = between.masked(site, mask, grad * tensors.cast(x > 0, tensors.dtype(grad)), 0.0, 1.0)
+        self.observe_slope(site, grad)
+        return (inside + outside).reshape(shape)
+
+
+def keep_slope(tensors: Tensors, x: Array, kept: Kept, function: Smooth, site: Site) -> Kept:
+    """Return what the slope of a function of ``x`` is read from, beginning with the code of ``x``."""
+    base = base_of(kept.reading)
+    if function not in (Smooth.HARDSWISH, Smooth.HARDSIGMOID):
+        return Kept(Curved(base, function), kept.tensors)
+    between = encode_mask(tensors, tensors.detach(x) + 3.0, site, upper=6.0)
+    return Kept(Jumping(base, function, between.reading), (*kept.tensors, *between.tensors))
 
 
 def keep_input(tensors: Tensors, x: Array, site: Site) -> Kept | None:
@@ -129,15 +173,9 @@ def base_of(reading: Reading) -> Reading:
     return reading.bases[0][0] if isinstance(reading, Reshaped) else reading
 
 
-def curved(kept: Kept, function: Smooth) -> Curved:
-    """Return how a function of an activation is read from its code, in the shape of the code's tensor."""
-    return Curved(base_of(kept.reading), function)
-
-
 def tag_value(tensors: Tensors, y: Array, kept: Kept, function: Smooth, site: Site) -> int:
     """Let the readers of f(x) find it in the code of x; return what exact training would keep of it."""
-    reading = curved(kept, function)
-    found = Kept(reading, kept.tensors)
+    found = Kept(Curved(base_of(kept.reading), function), kept.tensors)
     if isinstance(kept.reading, Reshaped):
         found = found.reshaped(tensors, y)
     return tag_output(tensors, y, found, site, Readers())

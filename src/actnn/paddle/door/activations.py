@@ -10,6 +10,7 @@ from paddle import Tensor
 
 from actnn.kernels.contract import Smooth
 from actnn.model.door import DECLINED, Frame, Rule
+from actnn.operations.smooth import EXTRA
 from actnn.paddle.door.forms import coded, learns
 from actnn.paddle.functions.smooth import smooth
 
@@ -23,7 +24,7 @@ def curve(title: str, function_of: Callable[..., Smooth | None]) -> Rule:
         kind = function_of(*arguments, **options)
         if kind is None or not (frame.training and coded(x) and learns(x)):
             return DECLINED
-        site = frame.site(frame.count(title))
+        site = frame.site(frame.count(title), extra=EXTRA)
         y = smooth(x, partial(computed, function, arguments, options), kind, site)
         return DECLINED if y is None else y
 

@@ -9,7 +9,7 @@ from paddle import Tensor
 
 from actnn.kernels.contract import Smooth
 from actnn.operations.kept import Kept
-from actnn.operations.smooth import curved, keep_input, tag_value
+from actnn.operations.smooth import keep_input, keep_slope, tag_value
 from actnn.paddle.functions.kept import Function, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS
 from actnn.session.site import Site
@@ -20,9 +20,9 @@ class SmoothFunction(Function):
 
     @staticmethod
     @forward
-    def forward(ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor], kept: Kept, smooth: Smooth) -> Tensor:
-        ctx.reading = curved(kept, smooth)
-        save(ctx, *kept.tensors)
+    def forward(ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor], slope: Kept) -> Tensor:
+        ctx.reading = slope.reading
+        save(ctx, *slope.tensors)
         return compute(x)
 
     @staticmethod
@@ -38,6 +38,6 @@ def smooth(x: Tensor, compute: Callable[[Tensor], Tensor], function: Smooth, sit
     kept = keep_input(ARRAYS, x, site)
     if kept is None:
         return None
-    y = SmoothFunction.record(site, x, compute, kept, function)
+    y = SmoothFunction.record(site, x, compute, keep_slope(ARRAYS, x, kept, function, site))
     site.keeps(0, tag_value(ARRAYS, y, kept, function, site))
     return y

@@ -8,7 +8,7 @@ from paddle import Tensor, nn
 from paddle.nn import functional as F
 
 from actnn.model.door import DECLINED, OwnSite
-from actnn.operations import row_normalization
+from actnn.operations import row_normalization, smooth
 from actnn.paddle.door import activations, attention, norms
 from actnn.paddle.layers.base import Compressed
 
@@ -69,6 +69,7 @@ class QGroupNorm(RowNormLayer, nn.GroupNorm):
 class SmoothLayer(LayerOfX):
     """A smooth function; ``options`` are the attributes that hold what the function takes."""
 
+    extra = smooth.EXTRA
     function: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
 

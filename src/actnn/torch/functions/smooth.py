@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from actnn.kernels.contract import Smooth
 from actnn.operations.kept import Kept
-from actnn.operations.smooth import curved, keep_input, tag_value
+from actnn.operations.smooth import keep_input, keep_slope, tag_value
 from actnn.session.site import Site
 from actnn.torch.functions.kept import first_order
 from actnn.torch.tensors import ARRAYS
@@ -21,10 +21,10 @@ class SmoothFunction(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor], kept: Kept, smooth: Smooth, site: Site, inplace: bool
+        ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor], slope: Kept, site: Site, inplace: bool
     ) -> Tensor:
-        ctx.site, ctx.reading = site, curved(kept, smooth)
-        ctx.save_for_backward(*kept.tensors)
+        ctx.site, ctx.reading = site, slope.reading
+        ctx.save_for_backward(*slope.tensors)
         if inplace:
             ctx.mark_dirty(x)
         return compute(x)
@@ -34,7 +34,7 @@ class SmoothFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         shape = grad.shape
         within: Tensor = ctx.reading.gradient(ctx.site, ctx.saved_tensors, grad.reshape(ctx.reading.order.shape))
-        return within.reshape(shape), None, None, None, None, None
+        return within.reshape(shape), None, None, None, None
 
 
 def smooth(
@@ -47,6 +47,7 @@ def smooth(
     kept = keep_input(ARRAYS, x, site)
     if kept is None:
         return None
-    y: Tensor = SmoothFunction.apply(x, compute, kept, function, site, inplace)
+    slope = keep_slope(ARRAYS, x, kept, function, site)
+    y: Tensor = SmoothFunction.apply(x, compute, slope, site, inplace)
     site.keeps(0, tag_value(ARRAYS, y, kept, function, site))
     return y
