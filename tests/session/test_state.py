@@ -32,7 +32,7 @@ NO_STATE = {
     },
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
-        "plans",
+        *("plans", "_own_bits"),
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),

@@ -147,6 +147,7 @@ def keep_input(tensors: Tensors, x: Array, site: Site) -> Kept | None:
     if tag.owner is not None and tag.readers is not None:
         tag.readers.values = True
         if tag.kept is not None and readable(tag.kept.reading):
+            tag.readers.curved = base_of(tag.kept.reading).normalized
             tag.owner.read_by(site, exact_bytes)
             shared: Kept = tag.kept
             return shared

@@ -13,6 +13,8 @@ from actnn.session import families
 if TYPE_CHECKING:
     from actnn.session.session import Session
 
+# bits that a BatchNorm's code has more where a smooth function reads values and slopes from it
+CURVED_EXTRA = 2.0
 # forms of tensors whose plans a site remembers: where shapes never come again, plans would pile up
 MOST_PLANS = 64
 
@@ -43,12 +45,16 @@ class Account:
 
 @dataclass(slots=True)
 class Readers:
-    """Who read one code: a rectifier reads its sides, and may overwrite what was coded, a map reads its values."""
+    """Who read one code: a rectifier reads its sides, and may overwrite what was coded, a map reads its values.
+
+    A smooth function reads values and slopes: its code is ``curved``.
+    """
 
     sides: bool = False
     values: bool = False
     # of no account for what is coded
     overwrites: bool = field(default=False, compare=False)
+    curved: bool = False
 
 
 class Site(Learnt):
@@ -70,6 +76,7 @@ class Site(Learnt):
         self.compresses = policy.compress and (policy.compress_batch_norm or not batch_norm)
         super().__init__(name, index, group, bits, adaptive)
         self.session, self.kind, self.batch_norm, self.extra = session, kind, batch_norm, extra
+        self._own_bits = bits
         self.encoded = 0
         self.step = 0
         self.account = Account()
@@ -161,18 +168,27 @@ class Site(Learnt):
         """
         seen = self.seen
         if seen is None:
-            self.seen = Readers(readers.sides, readers.values, readers.overwrites)
+            self.seen = Readers(readers.sides, readers.values, readers.overwrites, readers.curved)
         else:
             seen.sides, seen.values = seen.sides or readers.sides, seen.values or readers.values
             seen.overwrites = seen.overwrites or readers.overwrites
+            seen.curved = seen.curved or readers.curved
 
     def learn(self) -> bool:
         """Expect from now on the readers that the last backward confirmed; tell whether that changes anything."""
         if self.seen is None:
             return False
         changed = self.expected != self.seen
-        self.expected, self.seen = self.seen, None
+        self.expect(self.seen)
+        self.seen = None
         return changed
+
+    def expect(self, readers: Readers) -> None:
+        """Expect some readers from now on, and have the bits that they need."""
+        if readers.curved != self.expected.curved:
+            self.bits = min(self._own_bits + (CURVED_EXTRA if readers.curved else 0.0), MAX_BITS)
+            self.plans.clear()
+        self.expected = readers
 
     def __getstate__(self) -> dict[str, Any]:
         # plans hold what belongs to this process

@@ -129,7 +129,7 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
 def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequence[Transfer]) -> None:
     """Give a site its state."""
     site.encoded, site.step, site.account = state["codes"], state["step"], Account(**state["account"])
-    site.expected = readers_of(state["expected"])
+    site.expect(readers_of(state["expected"]))
     site.seen = None if state["seen"] is None else readers_of(state["seen"])
     site.gradient, site.weights = state["gradient"], array_of(state["weights"])
     share = state["share"]
