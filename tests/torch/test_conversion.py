@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from networks import images, small_network
-from steps import check_close_gradients, check_equal_gradients
+from steps import check_close_gradients
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch_framework import FRAMEWORK

@@ -359,3 +359,15 @@ def test_a_checkpointed_function_may_call_functions_and_modules(reentrant: bool)
     plain, x = Closure(reentrant), batch().requires_grad_()
     expected = gradients(plain, x)
     check_close(gradients(converted(plain, 8), x), expected, 0.02)
+
+
+def test_a_report_lists_a_layer_that_only_calls_what_is_served_once():
+    class OwnGELU(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.gelu(x)
+
+    model = actnn.QModule(nn.Sequential(nn.Linear(WIDTH, WIDTH), OwnGELU(), nn.Softsign()))
+    model(torch.randn(BATCH, TOKENS, WIDTH)).sum().backward()
+    report = model.report()
+    assert "1/gelu" in {row.layer for row in report.rows}
+    assert report.other_kinds == [("Softsign", 1)]
