@@ -382,3 +382,15 @@ def test_an_interrupt_closes_the_door():
         ours(batch())
     y = F.silu(torch.randn(8, 300, requires_grad=True))
     assert "SmoothFunction" not in type(y.grad_fn).__name__
+
+
+def test_a_report_lists_a_layer_that_only_calls_what_is_served_once():
+    class OwnGELU(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.gelu(x)
+
+    model = actnn.QModule(nn.Sequential(nn.Linear(WIDTH, WIDTH), OwnGELU(), nn.Softsign()))
+    model(torch.randn(BATCH, TOKENS, WIDTH)).sum().backward()
+    report = model.report()
+    assert "1/gelu" in {row.layer for row in report.rows}
+    assert report.other_kinds == [("Softsign", 1)]

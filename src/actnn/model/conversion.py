@@ -42,7 +42,7 @@ def choose(
         elif reason is not None:
             session.left_exact.append((name or "model", type(layer).__name__, reason))
         elif name and name not in parents:
-            session.other_kinds[type(layer).__name__] += 1
+            session.other_kinds[type(layer).__name__].append(name)
     patterns.check_all_matched([name for name, _ in layers])
     return chosen
 

@@ -49,9 +49,10 @@ class Row:
 class Report:
     """Bytes kept for backward by the last step's forward; prints as a table.
 
-    Rows are those of compressed layers. ``idle`` names those that took no part in the step, ``left_exact`` holds
-    (layer, kind, reason) of those that could be compressed, ``other_kinds`` counts layers of kinds that cannot be. With
-    a memory budget, ``limit`` is what it allows and ``other_bytes`` what everything else keeps.
+    Rows are those of compressed layers, and of functions that other modules call. ``idle`` names those that took no
+    part in the step, ``left_exact`` holds (layer, kind, reason) of those that could be compressed, ``other_kinds``
+    counts layers that have no row. With a memory budget, ``limit`` is what it allows and ``other_bytes`` what
+    everything else keeps.
     """
 
     rows: Sequence[Row]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,7 +51,8 @@ class Session:
         self.sites: list[Site] = []
         self._call_sites: dict[str, Site] = {}
         self.left_exact: list[tuple[str, str, str]] = []
-        self.other_kinds: Counter[str] = Counter()
+        # layers that were not converted, by kind
+        self.other_kinds: defaultdict[str, list[str]] = defaultdict(list)
         self.tags = Tags()
         self.closed = False
         # called in the place of each kernel of a code where somebody wants to see them
@@ -261,6 +262,9 @@ class Session:
         rows = [Row.of(site) for site in active]
         seen = {name for row in rows for name in (row.layer, *row.readers)}
         idle = [site.name for site in self.sites if site.name not in seen]
+        # what was not converted and calls functions that are served has rows all the same
+        served = {site.layer for site in self.sites}
+        others = {kind: sum(name not in served for name in names) for kind, names in self.other_kinds.items()}
         budget = self.planner.budget
         return Report(
             rows,
@@ -268,6 +272,6 @@ class Session:
             list(self.left_exact),
             limit=None if budget is None else budget.limit,
             other_bytes=0 if budget is None else budget.other_bytes,
-            other_kinds=sorted(self.other_kinds.items()),
+            other_kinds=sorted((kind, count) for kind, count in others.items() if count),
             compresses=bool(self.sites) or self.swaps_activations,
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actnn.session.session import Session
 
 # bits that a BatchNorm's code has more where a smooth function reads values and slopes from it
-CURVED_EXTRA = 2.0
+CURVED_EXTRA = 3.0
 # forms of tensors whose plans a site remembers: where shapes never come again, plans would pile up
 MOST_PLANS = 64
 
