@@ -51,7 +51,7 @@ KNOWN: set[tuple[str, str]] = set()
 # (module, name) of private names of other modules that are used today; each must be used, as above
 KNOWN_PRIVATE: set[tuple[str, str]] = set()
 # what the standard library and torch document in spite of its underscore
-DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_version"}
+DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_version", "_base"}
 
 OWNERS = {
     "torch": "actnn.torch",

@@ -140,7 +140,7 @@ def keep_slope(tensors: Tensors, x: Array, kept: Kept, function: Smooth, site: S
 
 
 def keep_input(tensors: Tensors, x: Array, site: Site) -> Kept | None:
-    """Return the code from which a smooth function of ``x`` is read in training; None where there is none to be had."""
+    """Return the code from which a function of ``x`` is read in training; None where there is none to be had."""
     session, form = site.session, tensors.form(x)
     tag = session.tags.current(tensors, x, form)
     exact_bytes = uncounted(tensors, x, tag)

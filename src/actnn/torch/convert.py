@@ -67,6 +67,8 @@ class QModule(Wrapper, nn.Module):
         self.__dict__["_hooks"] = self._open_doors(door, layers, patterns)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.__dict__["_hooks"]:
+            return super()._call(*args, **kwargs)
         door: ModelDoor = self.__dict__["_door"]
         depth = len(door.frames)
         try:
