@@ -107,7 +107,7 @@ class Curved(Reading):
 
 
 class Jumping(Curved):
-    """How a gradient times f'(x) is read where the slope jumps at -3 and 3: the mask of what lies between is kept too."""
+    """How a gradient times f'(x) is read where the slope jumps at -3 and 3: a mask tells what lies between."""
 
     __slots__ = ("_base", "_between")
 
