@@ -104,7 +104,9 @@ class Site(Learnt):
         """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them."""
         policy = self.session.policy
         sided = families.with_sides(policy)
-        return sided if self.expected.sides and self.shares(sided) else families.of_normalized(policy)
+        if self.expected.sides and self.shares(sided):
+            return sided
+        return families.of_batch_norm(policy, self.expected.curved)
 
     def codes_output(self, family: Family) -> bool:
         """Tell whether an activation codes its output for the layers that read it, rather than its mask alone."""
