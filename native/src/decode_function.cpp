@@ -79,11 +79,6 @@ class FunctionReader {
 // The gamma and beta of every element.
 class ElementParameters {
   public:
-    ElementParameters() {
-        std::fill_n(numbers_[0], GROUP, 1.0f);
-        std::fill_n(numbers_[1], GROUP, 0.0f);
-    }
-
     void read(const actnn_output &parameters, int64_t place, int length) {
         visit_runs(parameters.channels, place, length, [&](int64_t channel, int start, int stop) {
             const float gamma = number_or(parameters.gamma, parameters.gamma_dtype, channel, 1.0f);
@@ -149,8 +144,8 @@ int32_t actnn_decode_function(const actnn_layout *layout, int32_t function, int3
             const float *const factor =
                 grad ? input.read(group.first - skipped, group.length, grad_of_group) : nullptr;
             output.write(group.first - skipped, group.length, values_of_group, [&](float *out) {
-                smooth(function, shape, reader.values, of_elements.gamma(), of_elements.beta(), reader.corrections,
-                       factor, group.length, out);
+                smooth(function, shape, reader.values, parameters ? of_elements.gamma() : nullptr,
+                       parameters ? of_elements.beta() : nullptr, reader.corrections, factor, group.length, out);
             });
         });
     });

@@ -16,7 +16,7 @@ struct SmoothGroup {
     float bend[2];
 };
 
-// x are values, corrections s^2 / 24; of x comes y = gamma x + beta. grad is NULL or a factor.
+// x are values, corrections s^2 / 24; of x comes y = gamma x + beta, where gamma is NULL y = x. grad is NULL or a factor.
 using SmoothKernel = void (*)(int function, const SmoothGroup &group, const float *x, const float *gamma,
                               const float *beta, const float *corrections, const float *grad, int length, float *out);
 
@@ -151,24 +151,36 @@ struct Elu {
     }
 };
 
-// One of V's elements of what decode_function returns.
-template <class Function, class V>
+// One of V's elements of what decode_function returns; without AFFINE gamma is 1, and beta 0.
+template <class Function, bool DERIVATIVE, bool AFFINE, class V>
 static inline V smoothed(const SmoothGroup &group, V x, V gamma, V beta, V correction) {
-    const V y = x * gamma + beta;
+    // adding 0 takes the sign from a negative zero, as beta does
+    const V y = (AFFINE ? x * gamma : x) + beta;
     const Derivatives<V> f = Function::of(y);
-    const V value = group.derivative ? f.first : f.value;
-    const V first = group.derivative ? f.second : f.first;
-    const V second = group.derivative ? f.third : f.second;
+    const V value = DERIVATIVE ? f.first : f.value;
+    const V first = DERIVATIVE ? f.second : f.first;
+    const V second = DERIVATIVE ? f.third : f.second;
     const V slope = (V(group.slope[2]) * x + V(group.slope[1])) * x + V(group.slope[0]);
     const V bend = V(group.bend[1]) * x + V(group.bend[0]);
-    const V by_value = second * (gamma * gamma) * least(slope, V(MOST_SMOOTH_SLOPE)) + first * gamma * bend;
+    const V bound = least(slope, V(MOST_SMOOTH_SLOPE));
+    const V by_value =
+        AFFINE ? second * (gamma * gamma) * bound + first * gamma * bend : second * bound + first * bend;
     const V result = value - correction * by_value;
     // bounds make a number of a NaN
     return select(ordered(y), result, y);
 }
 
-// Call visit(Function{}) for the function of an actnn_smooth.
-template <class Visit> static void visit_smooth(int function, Visit visit) {
+// Call choose.operator()<Function, DERIVATIVE, AFFINE>() for the function of an actnn_smooth.
+template <class Choose> static void visit_smooth(int function, bool derivative, bool affine, Choose choose) {
+    const auto visit = [&]<class Function>(Function) {
+        if (affine) {
+            derivative ? choose.template operator()<Function, true, true>()
+                       : choose.template operator()<Function, false, true>();
+        } else {
+            derivative ? choose.template operator()<Function, true, false>()
+                       : choose.template operator()<Function, false, false>();
+        }
+    };
     switch (function) {
     case ACTNN_GELU: return visit(Gelu{});
     case ACTNN_GELU_TANH: return visit(GeluTanh{});

@@ -39,17 +39,18 @@ void avx2_smooth(int function, const SmoothGroup &group, const float *x, const f
     using avx2::LANES;
     using avx2::Vector;
     const int whole = length / LANES * LANES;
-    visit_smooth(function, [&]<class Function>(Function) {
+    visit_smooth(function, group.derivative, gamma, [&]<class Function, bool DERIVATIVE, bool AFFINE>() {
         for (int i = 0; i < whole; i += LANES) {
             const auto load = [&](const float *values) { return Vector(_mm256_loadu_ps(values + i)); };
-            Vector result = smoothed<Function>(group, load(x), load(gamma), load(beta), load(corrections));
+            Vector result = smoothed<Function, DERIVATIVE, AFFINE>(
+                group, load(x), AFFINE ? load(gamma) : Vector(1), AFFINE ? load(beta) : Vector(0), load(corrections));
             if (grad) result = load(grad) * result;
             _mm256_storeu_ps(out + i, result.value);
         }
     });
     if (whole == length) return;
-    scalar_smooth(function, group, x + whole, gamma + whole, beta + whole, corrections + whole,
-                  grad ? grad + whole : nullptr, length - whole, out + whole);
+    scalar_smooth(function, group, x + whole, gamma ? gamma + whole : nullptr, gamma ? beta + whole : nullptr,
+                  corrections + whole, grad ? grad + whole : nullptr, length - whole, out + whole);
 }
 
 } // namespace actnn

@@ -29,10 +29,12 @@ Number log_from_one(Number x) { return Number(logarithm(x.value)); }
 
 void scalar_smooth(int function, const SmoothGroup &group, const float *x, const float *gamma, const float *beta,
                    const float *corrections, const float *grad, int length, float *out) {
-    visit_smooth(function, [&]<class Function>(Function) {
+    visit_smooth(function, group.derivative, gamma, [&]<class Function, bool DERIVATIVE, bool AFFINE>() {
         for (int i = 0; i < length; ++i) {
-            const float result = smoothed<Function>(group, Number(x[i]), Number(gamma[i]), Number(beta[i]),
-                                                    Number(corrections[i])).value;
+            const Number scale(AFFINE ? gamma[i] : 1.0f), shift(AFFINE ? beta[i] : 0.0f);
+            const Number correction(corrections[i]);
+            const float result =
+                smoothed<Function, DERIVATIVE, AFFINE>(group, Number(x[i]), scale, shift, correction).value;
             out[i] = grad ? grad[i] * result : result;
         }
     });

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from zlib import crc32
+
 import numpy as np
 import pytest
-from code_cases import BACKENDS, NATIVE_BACKENDS, backend_named
+from code_cases import BACKENDS, INTERPRETED, NATIVE_BACKENDS, backend_named
+from hypothesis import settings
+
+# what an interpreter takes too long for, and what is about threads and instruction sets of a compiled library
+NOT_INTERPRETED = ("threads", "few_million", "many_groups", "many groups", "many_samples", "many_elements", "copy")
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
@@ -17,6 +24,36 @@ def backend(request):
 def native(request):
     """Every compiled form of the kernels in turn."""
     return backend_named(request.param)
+
+
+if INTERPRETED:
+    settings.register_profile("interpreted", max_examples=4, deadline=None)
+    settings.load_profile("interpreted")
+
+
+def pytest_collection_modifyitems(config, items):
+    """In a process that interprets Triton, leave its backend's tests, or one in ACTNN_TRITON_SHARE of them."""
+    if not INTERPRETED:
+        return
+    share = int(os.environ.get("ACTNN_TRITON_SHARE", "1"))
+    left, out = [], []
+    for item in items:
+        fits = {"native", "backend", "interpreted"} & set(item.fixturenames)
+        slow = any(word in item.name for word in NOT_INTERPRETED)
+        chosen = crc32(item.nodeid.rpartition("/")[2].encode()) % share == 0
+        (left if fits and not slow and chosen else out).append(item)
+    config.hook.pytest_deselected(items=out)
+    items[:] = left
+
+
+@pytest.fixture(scope="session")
+def interpreted():
+    """The kernels of Triton on torch tensors, in a process that interprets Triton."""
+    if not INTERPRETED:
+        pytest.skip("needs TRITON_INTERPRET=1 before Triton is imported: make test-triton")
+    from actnn.kernels.triton import Triton
+
+    return Triton()
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 ENCODE_TWICE = """
 import warnings
 import numpy as np
@@ -78,3 +80,54 @@ model(torch.rand(4, 3, 16, 16)).sum().backward()
 print(torch.isfinite(model.get_submodule("0").weight.grad).all().item())
 """
     assert answer(program, ACTNN_LIBRARY="/nowhere/lib.so") == "True"
+
+
+SELECT_ON_AN_ACCELERATOR = """
+import sys, warnings
+import numpy as np
+from actnn import kernels
+from actnn.kernels.numpy_arrays import NumpyArrays
+class Elsewhere(NumpyArrays):
+    def on_host(self, x): return False
+    def device(self, x): return "cuda:0"
+{before}
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        backend = kernels.select(Elsewhere(), np.ones((1, 5), np.float32))
+print(backend.name, len(seen), *(str(each.message) for each in seen))
+"""
+
+
+def test_without_triton_the_reference_serves_an_accelerator_with_one_warning():
+    hidden = "from actnn.kernels import table; table.find_spec = lambda name: None"
+    found = answer(SELECT_ON_AN_ACCELERATOR.format(before=hidden))
+    assert found.startswith("reference 1 ")
+    assert "pip install 'actnn[triton]'" in found
+
+
+def test_without_a_driver_the_reference_serves_an_accelerator_and_the_warning_says_so():
+    triton = pytest.importorskip("triton")
+    no_driver = "import triton; triton.runtime.driver._active = None"
+    absent = """
+class Absent:
+    def get_current_target(self): raise RuntimeError("0 active drivers ([]). There should only be one.")
+triton.runtime.driver.set_active(Absent())"""
+    found = answer(SELECT_ON_AN_ACCELERATOR.format(before=no_driver + absent))
+    assert found.startswith("reference 1 ")
+    assert f"Triton {triton.__version__} finds no accelerator (0 active drivers" in found
+
+
+def test_where_triton_finds_a_driver_its_kernels_serve_an_accelerator():
+    pytest.importorskip("triton")
+    present = """
+import triton
+from triton.backends.compiler import GPUTarget
+class Present:
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+triton.runtime.driver.set_active(Present())"""
+    assert answer(SELECT_ON_AN_ACCELERATOR.format(before=present)) == "triton 0"
+
+
+def test_the_reference_can_be_asked_for_on_an_accelerator_too():
+    assert answer(SELECT_ON_AN_ACCELERATOR.format(before=""), ACTNN_BACKEND="reference") == "reference 0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 import numpy as np
@@ -17,8 +18,10 @@ from actnn.kernels.reference import Reference
 NUMPY = NumpyArrays()
 REFERENCE = Reference()
 KEY = derive_key(seed=7, site=11, call=13)
-BACKENDS = ("reference", "scalar", "avx2")
-NATIVE_BACKENDS = BACKENDS[1:]
+# a process in which Triton is interpreted tests Triton's kernels, by the tests of the compiled ones
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+BACKENDS = ("triton",) if INTERPRETED else ("reference", "scalar", "avx2")
+NATIVE_BACKENDS = BACKENDS if INTERPRETED else BACKENDS[1:]
 
 WIDTHS = [(name, bits) for name, family in FAMILIES.items() for bits in range(family.least_bits, 9)]
 SIDED = [name for name, family in FAMILIES.items() if not family.affine]
@@ -37,10 +40,19 @@ def backend_named(name: str):
     """Return a backend; skip where this machine cannot run it."""
     if name == "reference":
         return REFERENCE
+    if name == "triton":
+        return interpreted_backend()
     try:
         return Native(find_library(), name)
     except (LibraryMissingError, UnsupportedError) as problem:
         pytest.skip(str(problem))
+
+
+def interpreted_backend():
+    """Return the kernels of Triton, interpreted; they want Triton and torch, which other tests do not."""
+    from interpreted import Interpreted
+
+    return Interpreted()
 
 
 def layout_of(values, family: str = "affine", bits: int = 4, rounding=Rounding.DITHER, sample_bits=None) -> Layout:

@@ -15,19 +15,54 @@ OFFSET_BYTES = 8
 RANGE_BYTES = 16
 
 
-class Stretch:
-    """Memory of a session that kernels write to, and its address, which numpy takes long to tell."""
+class DeviceStretch:
+    """What an accelerator writes in place of a stretch: as much memory there, and which of it was written."""
 
-    __slots__ = ("address", "memory")
+    __slots__ = ("arrays", "memory", "written")
+
+    def __init__(self, arrays: Any, memory: Any) -> None:
+        self.arrays = arrays
+        self.memory = memory
+        self.written: list[slice] = []
+
+
+class Stretch:
+    """Memory of a session that kernels write to, and its address, which numpy takes long to tell.
+
+    An accelerator writes to memory of its own; whoever reads first copies all that was written there, at once.
+    """
+
+    __slots__ = ("address", "devices", "memory")
 
     def __init__(self, memory: Bytes) -> None:
         self.memory = memory
         self.address = int(memory.ctypes.data)
+        self.devices: dict[str, DeviceStretch] = {}
 
     def viewed(self, address: int, nbytes: int) -> Bytes:
         """Return the bytes that begin at an address."""
+        for device in self.devices.values():
+            if device.written:
+                found = device.arrays.numpy(device.memory)
+                for place in device.written:
+                    self.memory[place] = found[place]
+                device.written.clear()
+        return self.memory[self.place(address, nbytes)]
+
+    def on_device(self, arrays: Any, like: Any, address: int, nbytes: int) -> Any:
+        """Return the bytes of the device of ``like`` that are written in place of those at an address."""
+        name = arrays.device(like)
+        device = self.devices.get(name)
+        if device is None:
+            device = self.devices[name] = DeviceStretch(arrays, arrays.bytes(len(self.memory), like))
+        place = self.place(address, nbytes)
+        device.written.append(place)
+        return device.memory[place]
+
+    def place(self, address: int, nbytes: int) -> slice:
+        """Return where the bytes that begin at an address lie."""
         start = address - self.address
-        return self.memory[start : start + nbytes]
+        return slice(start, start + nbytes)
 
 
 class Span:
@@ -89,7 +124,7 @@ class DividedLayout:
 
     __slots__ = (
         *("block", "elements", "family", "groups", "handle", "nbytes", "plane", "planes", "planes_offset"),
-        *("rounding", "samples"),
+        *("placed", "rounding", "samples"),
     )
 
     bits = 0
@@ -107,6 +142,8 @@ class DividedLayout:
         self.block = block
         # what a backend made of this layout for itself, once it was given it
         self.handle: Any = None
+        # the offsets and widths that an accelerator decided, in its memory
+        self.placed: tuple[Any, Any] | None = None
 
     @property
     def sample_bits(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -118,6 +119,12 @@ class Arrays(Protocol):
     def transpose(self, x: Array, axes: Sequence[int]) -> Array: ...
     def from_numpy(self, x: np.ndarray[Any, Any]) -> Array:
         """Return a host array of the framework that shares the memory of a numpy array."""
+
+    def upload(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+        """Return a copy of a small numpy array on the device of ``like``, without waiting for the device."""
+
+    def computing_on(self, x: Array) -> AbstractContextManager[Any]:
+        """Return a context in which kernels are launched on the device of ``x``."""
 
     def ticket(self, number: int, release: Callable[[int], None]) -> Array:
         """Return an int64 array (1,) of a number; ``release`` is called with it when the array's memory goes."""

@@ -6,8 +6,9 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
 
-from actnn.errors import ConfigError
+from actnn.errors import ConfigError, TritonMissingError
 from actnn.kernels.contract import Array, Arrays, Backend, Status
 from actnn.kernels.native import LibraryMissingError, Native, find_library
 from actnn.kernels.reference import Reference
@@ -16,7 +17,7 @@ _REFERENCE = Reference()
 
 
 def select(arrays: Arrays, x: Array) -> Backend:
-    """Return the backend that serves an array: the native one in host memory, the reference elsewhere."""
+    """Return the backend that serves an array: the native one in host memory, Triton's on CUDA and ROCm."""
     kind = "host" if arrays.on_host(x) else arrays.device(x).partition(":")[0]
     return BACKENDS.get(kind, reference)()
 
@@ -37,6 +38,28 @@ def host_backend() -> tuple[Backend, str]:
     return backend, f"compiled library, {backend.simd} instructions"
 
 
+@lru_cache(maxsize=1)
+def accelerator_backend() -> tuple[Backend, str]:
+    """Return the backend for CUDA and ROCm devices and the reason for it; warn once where it is the slow one."""
+    if os.environ.get("ACTNN_BACKEND") == "reference":
+        return _REFERENCE, "ACTNN_BACKEND=reference asks for it"
+    try:
+        return find_triton()
+    except TritonMissingError as problem:
+        warnings.warn(f"actnn runs on its slow reference kernels: {problem}", RuntimeWarning, stacklevel=4)
+        return _REFERENCE, str(problem)
+
+
+def find_triton() -> tuple[Backend, str]:
+    """Return the backend of Triton and what it compiles for; raise TritonMissingError where it cannot serve."""
+    if find_spec("triton") is None:
+        raise TritonMissingError("Triton is not installed. Install it with pip install 'actnn[triton]'.")
+    # not before there is an accelerator: Triton takes long to import
+    from actnn.kernels.triton import Triton, found_target
+
+    return Triton(), found_target()
+
+
 def host() -> Backend:
     """Return the backend for host memory."""
     return host_backend()[0]
@@ -47,8 +70,13 @@ def reference() -> Backend:
     return _REFERENCE
 
 
+def accelerator() -> Backend:
+    """Return the backend for CUDA and ROCm devices, both of which torch calls cuda."""
+    return accelerator_backend()[0]
+
+
 # by the kind of a device; any other has the reference
-BACKENDS: dict[str, Callable[[], Backend]] = {"host": host}
+BACKENDS: dict[str, Callable[[], Backend]] = {"host": host, "cuda": accelerator}
 
 
 def status() -> Status:

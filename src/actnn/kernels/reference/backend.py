@@ -21,6 +21,7 @@ from actnn.kernels.contract import (
     check_buffer,
 )
 from actnn.kernels.reference import batch_norm, codes, division, passes, pooling, row_norm, sampling, smooth
+from actnn.kernels.reference.pieces import Piece
 
 
 class Reference:
@@ -42,7 +43,7 @@ class Reference:
             assert isinstance(layout, DividedLayout)
             layout.block.ranges[:] = arrays.numpy(self.ranges(arrays, values, layout, division.stride))
             self.divide(layout, division)
-        return written(arrays, codes.encode(arrays, arrays.cast(values, "float32"), None, layout, key), buffer)
+        return codes.encode(arrays, values, None, layout, key, buffer)
 
     def divide(self, layout: DividedLayout, chosen: Division) -> None:
         division.divide(layout, chosen)
@@ -58,13 +59,15 @@ class Reference:
         samples: range | None = None,
         out: Array | None = None,
     ) -> Array:
-        values = codes.decode(arrays, buffer, layout, part)
-        if affine is not None:
-            scale, shift = batch_norm.output_scale(arrays, affine, part, buffer)
-            values = passes.scaled(values, affine.channels, scale, shift)
-        if samples is not None:
-            values = values[samples.start : samples.stop]
-        return placed(arrays.cast(values, dtype), out)
+        if affine is None:
+            return codes.decode(arrays, buffer, layout, part, False, dtype, samples, out)
+        channels, (scale, shift) = affine.channels, batch_norm.output_scale(arrays, affine, part, buffer)
+
+        def finished(values: Array, piece: Piece) -> Array:
+            channel = piece.channels(arrays, channels, buffer)
+            return values * scale[channel] + shift[channel]
+
+        return codes.decode(arrays, buffer, layout, part, False, dtype, samples, out, finished)
 
     def decode_function(
         self,
@@ -145,7 +148,7 @@ class Reference:
         key: Key,
         buffer: Array | None = None,
     ) -> Array:
-        return written(arrays, passes.normalize(arrays, values, out, channels, normalization, layout, key), buffer)
+        return passes.normalize(arrays, values, out, channels, normalization, layout, key, buffer)
 
     def gradient_sums(
         self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: AnyLayout, rectified: bool

@@ -5,10 +5,10 @@ Shapes: S samples, G groups of a sample, E = 256 elements of a group, B = 32 byt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from actnn.format import GROUP, KEY_BYTES, PLANE_BYTES, SCALE_BYTES, Curve, Part, Rounding, index_bytes, plane_bytes
-from actnn.kernels.contract import AnyLayout, Array, Arrays, Key
+from actnn.kernels.contract import AnyLayout, Array, Arrays, Key, check_buffer
 from actnn.kernels.reference.curves import MOST_BENT, TWELFTH, asinh, gain, group_unit, sinh
 from actnn.kernels.reference.numbers import (
     HALF,
@@ -17,53 +17,102 @@ from actnn.kernels.reference.numbers import (
     bfloat16_value,
     big_integers,
     divide,
-    filled,
     group_noise,
     little_endian,
     masked,
 )
+from actnn.kernels.reference.pieces import Piece, pieces
 
 STEP = 1 << 16
 POISON = 0x7FC0
 
 
-def encode(arrays: Arrays, values: Array, sides: Array | None, layout: AnyLayout, key: Key) -> Array:
-    """Return the buffer of float32 values; ``sides`` decides where they lie in place of their own sign."""
+def encode(
+    arrays: Arrays, values: Array, sides: Array | None, layout: AnyLayout, key: Key, buffer: Array | None = None
+) -> Array:
+    """Return the buffer of values; ``sides`` decides where they lie in place of their own sign."""
+    buffer = header(arrays, values, layout, key, buffer)
+    for piece in pieces(layout):
+        x = arrays.cast(values[piece.samples, piece.places], "float32")
+        encode_piece(arrays, x, None if sides is None else sides[piece.samples, piece.places], piece, key, buffer)
+    return buffer
+
+
+def header(arrays: Arrays, like: Array, layout: AnyLayout, key: Key, buffer: Array | None) -> Array:
+    """Return a buffer for a code, with its key written."""
+    buffer = arrays.bytes(layout.nbytes, like) if buffer is None else check_buffer(arrays, buffer, layout.nbytes)
+    words = arrays.concatenate(key_words(arrays, key, like), 0)
+    buffer[:KEY_BYTES] = arrays.cast(little_endian(arrays, words, 4), "uint8")
+    return buffer
+
+
+def key_words(arrays: Arrays, key: Key, like: Array) -> list[Array]:
+    """Return the words of a key as arrays of one number."""
+    return [arrays.arange(word, word + 1, like) for word in key]
+
+
+def encode_piece(arrays: Arrays, values: Array, sides: Array | None, piece: Piece, key: Key, buffer: Array) -> None:
+    """Write the scales and planes of float32 values, a piece of what is coded."""
+    layout = piece.layout
     grouped = group(arrays, values, layout.elements)
     grouped_sides = above_zero(arrays, grouped) if sides is None else group(arrays, sides, layout.elements)
-    words_of_key = [arrays.arange(word, word + 1, values) for word in key]
-    scales, planes = [words_of_key[0][:0]], []
-    for start, stop, bits in runs(layout):
-        noise = group_noise(arrays, words_of_key, layout, start, stop)
-        stored, words = quantize(arrays, grouped[start:stop], grouped_sides[start:stop], layout, bits, noise)
-        scales.append(stored.reshape(-1))
-        planes.append(pack(arrays, words, layout.elements, bits))
-    key_bytes = little_endian(arrays, arrays.concatenate(words_of_key, 0), 4)
-    scale_bytes = little_endian(arrays, arrays.concatenate(scales, 0), SCALE_BYTES)
-    return arrays.cast(arrays.concatenate([key_bytes, scale_bytes, *planes], 0), "uint8")
+    noise = group_noise(arrays, key_words(arrays, key, values), layout, piece.group)
+    stored, words = quantize(arrays, grouped, grouped_sides, layout, layout.bits, noise)
+    buffer[scales_of(piece)] = arrays.cast(little_endian(arrays, stored.reshape(-1), SCALE_BYTES), "uint8")
+    buffer[piece.planes] = arrays.cast(pack(arrays, words, layout.elements, layout.bits), "uint8")
 
 
-def decode(arrays: Arrays, buffer: Array, layout: AnyLayout, part: Part, plain: bool = False) -> Array:
-    """Return the float32 values of a buffer; ``plain`` leaves out what makes the mean of dither right along a curve."""
-    parts = []
-    for bits, words, scales, noise in decoded_runs(arrays, buffer, layout):
-        values = dequantize(arrays, words, scales, layout, bits, noise, part, plain)
-        parts.append(ungroup(values, layout.elements))
-    nothing = filled(arrays, (0, layout.elements), 0.0, buffer)
-    return arrays.concatenate(parts, 0) if parts else nothing
+def scales_of(piece: Piece) -> slice:
+    """Return which bytes of a code are the scales of a piece."""
+    own, each = piece.layout, SCALE_BYTES * piece.layout.family.scales
+    start = KEY_BYTES + each * piece.group
+    return slice(start, start + each * own.samples * own.groups)
 
 
-def decoded_runs(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Iterator[tuple[int, Array, Array, Array]]:
-    """Yield width, words (S, G, E), scales (S, G, 1, scales) and noise (S, G, E) of each run of equal width."""
-    integers = arrays.cast(buffer, "int64")
-    key = big_integers(integers[:KEY_BYTES], 4)
-    words_of_key = [key[index : index + 1] for index in range(4)]
-    stored = big_integers(integers[KEY_BYTES : layout.planes_offset], SCALE_BYTES)
-    scales = arrays.bits_float(stored << 16).reshape(layout.samples, layout.groups, 1, layout.family.scales)
-    offsets = layout.sample_offsets
-    for start, stop, bits in runs(layout):
-        words = unpack(arrays, integers[offsets[start] : offsets[stop]], stop - start, layout.elements, bits)
-        yield bits, words, scales[start:stop], group_noise(arrays, words_of_key, layout, start, stop)
+def decode(
+    arrays: Arrays,
+    buffer: Array,
+    layout: AnyLayout,
+    part: Part,
+    plain: bool = False,
+    dtype: str = "float32",
+    samples: range | None = None,
+    out: Array | None = None,
+    finished: Callable[[Array, Piece], Array] | None = None,
+) -> Array:
+    """Return the values of a buffer; ``plain`` leaves out what makes the mean of dither right along a curve.
+
+    ``finished`` makes of the float32 values (samples, elements) of a piece what is returned of them.
+    """
+    wanted = range(layout.samples) if samples is None else samples
+    if out is None:
+        out = arrays.empty((len(wanted), layout.elements), dtype, buffer)
+    for piece in pieces(layout, wanted):
+        own = piece.layout
+        words, scales, noise = decoded_piece(arrays, buffer, piece)
+        values = ungroup(dequantize(arrays, words, scales, own, own.bits, noise, part, plain), own.elements)
+        if finished is not None:
+            values = finished(values, piece)
+        rows = slice(piece.samples.start - wanted.start, piece.samples.stop - wanted.start)
+        out[rows, piece.places] = arrays.cast(values, arrays.dtype(out))
+    return out
+
+
+def decoded_piece(arrays: Arrays, buffer: Array, piece: Piece) -> tuple[Array, Array, Array]:
+    """Return words (S, G, E), scales (S, G, 1, scales) and noise (S, G, E) of a piece."""
+    own = piece.layout
+    words_of_key = stored_key(arrays, buffer)
+    stored = big_integers(arrays.cast(buffer[scales_of(piece)], "int64"), SCALE_BYTES)
+    scales = arrays.bits_float(stored << 16).reshape(own.samples, own.groups, 1, own.family.scales)
+    planes = arrays.cast(buffer[piece.planes], "int64")
+    words = unpack(arrays, planes, own.samples, own.elements, own.bits)
+    return words, scales, group_noise(arrays, words_of_key, own, piece.group)
+
+
+def stored_key(arrays: Arrays, buffer: Array) -> list[Array]:
+    """Return the words of a code's key as arrays of one number."""
+    key = big_integers(arrays.cast(buffer[:KEY_BYTES], "int64"), 4)
+    return [key[index : index + 1] for index in range(4)]
 
 
 def encode_index(arrays: Arrays, values: Array, bits: int) -> Array:
@@ -78,19 +127,6 @@ def decode_index(arrays: Arrays, planes: Array, samples: int, elements: int, bit
     """Return the int32 values of planes."""
     words = unpack(arrays, arrays.cast(planes, "int64"), samples, elements, bits)
     return arrays.cast(ungroup(words, elements), "int32")
-
-
-def runs(layout: AnyLayout) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, stop, width) for each run of samples of equal width."""
-    widths = layout.sample_bits
-    if widths is None:
-        yield 0, layout.samples, layout.bits
-        return
-    start = 0
-    for stop in range(1, layout.samples + 1):
-        if stop == layout.samples or widths[stop] != widths[start]:
-            yield start, stop, widths[start]
-            start = stop
 
 
 def group(arrays: Arrays, values: Array, elements: int) -> Array:
@@ -222,13 +258,13 @@ def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: An
 
 def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
     """Return ``word >= N`` of a split code, of shape (samples, elements)."""
-    integers = arrays.cast(buffer, "int64")
-    parts, offsets = [], layout.sample_offsets
-    for start, stop, bits in runs(layout):
-        planes = integers[offsets[start] : offsets[stop]]
-        words = ungroup(unpack(arrays, planes, stop - start, layout.elements, bits), layout.elements)
-        parts.append(words >= layout.family.negative[bits])
-    return arrays.concatenate(parts, 0) if parts else integers[:0].reshape(0, layout.elements) > 0
+    found = arrays.empty((layout.samples, layout.elements), "uint8", buffer)
+    for piece in pieces(layout):
+        own = piece.layout
+        words = unpack(arrays, arrays.cast(buffer[piece.planes], "int64"), own.samples, own.elements, own.bits)
+        above = ungroup(words, own.elements) >= own.family.negative[own.bits]
+        found[piece.samples, piece.places] = arrays.cast(above, "uint8")
+    return found > 0
 
 
 def pack(arrays: Arrays, words: Array, elements: int, bits: int) -> Array:

@@ -15,14 +15,13 @@ HALF = 0xFFFF
 NEAREST = 1 << 15
 
 
-def group_noise(arrays: Arrays, key: list[Array], layout: AnyLayout, start: int, stop: int) -> Array:
-    """Return the noise (stop - start, G, E) of a run of samples, 16 bits each."""
-    groups = arrays.arange(start * layout.groups, stop * layout.groups, key[0])
-    shape = (stop - start, layout.groups, 1)
+def group_noise(arrays: Arrays, key: list[Array], layout: AnyLayout, first_group: int) -> Array:
+    """Return the noise (S, G, E) of a layout's groups, of which the first has this index; 16 bits each."""
+    count = layout.samples * layout.groups
+    groups = arrays.arange(first_group, first_group + count, key[0])
+    shape = (layout.samples, layout.groups, 1)
     if layout.rounding is Rounding.NEAREST:
-        return NEAREST + 0 * arrays.arange(0, (stop - start) * layout.groups * GROUP, key[0]).reshape(
-            stop - start, layout.groups, GROUP
-        )
+        return NEAREST + 0 * arrays.arange(0, count * GROUP, key[0]).reshape(layout.samples, layout.groups, GROUP)
     first = mix(arrays, groups * 0x9E3779B1 + key[0], key[1]).reshape(*shape)
     second = mix(arrays, groups * 0x85EBCA77 + key[2], key[3]).reshape(*shape)
     element = arrays.arange(0, GROUP, key[0])

@@ -6,6 +6,7 @@ from actnn.format import Part
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, Key, Normalization
 from actnn.kernels.reference import codes
 from actnn.kernels.reference.numbers import filled
+from actnn.kernels.reference.pieces import pieces
 
 
 def by_channel(values: Array, channels: Channels) -> Array:
@@ -40,20 +41,23 @@ def normalize(
     normalization: Normalization,
     layout: AnyLayout,
     key: Key,
+    buffer: Array | None = None,
 ) -> Array:
     """Write the output; return the code of what it was made from."""
-    split = by_channel(arrays.cast(values, "float32"), channels)
-    output = split * normalization.slope[:, None] + normalization.offset[:, None]
-    coded = (split - normalization.mean[:, None]) * normalization.inverse[:, None]
-    coded = coded - normalization.threshold[:, None]
-    sides = None
-    if not layout.family.affine:
-        above = codes.above_zero(arrays, output)
-        wrong = arrays.where(above == 1, coded < 0, coded > 0)
-        coded, sides = arrays.where(wrong, 0.0 * coded, coded), above.reshape(values.shape)
-    code = codes.encode(arrays, coded.reshape(values.shape), sides, layout, key)
-    out[:] = arrays.cast(output.reshape(values.shape), arrays.dtype(values))
-    return code
+    each = normalization
+    buffer = codes.header(arrays, values, layout, key, buffer)
+    for piece in pieces(layout):
+        channel = piece.channels(arrays, channels, values)
+        x = arrays.cast(values[piece.samples, piece.places], "float32")
+        output = x * each.slope[channel] + each.offset[channel]
+        coded, sides = (x - each.mean[channel]) * each.inverse[channel] - each.threshold[channel], None
+        if not layout.family.affine:
+            sides = codes.above_zero(arrays, output)
+            wrong = arrays.where(sides == 1, coded < 0, coded > 0)
+            coded = arrays.where(wrong, 0.0 * coded, coded)
+        codes.encode_piece(arrays, coded, sides, piece, key, buffer)
+        out[piece.samples, piece.places] = arrays.cast(output, arrays.dtype(values))
+    return buffer
 
 
 def gradient_sums(

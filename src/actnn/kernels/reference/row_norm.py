@@ -27,6 +27,7 @@ from actnn.kernels.reference import codes, passes
 from actnn.kernels.reference.batch_norm import inverse_deviation, widened
 from actnn.kernels.reference.curves import gain
 from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
+from actnn.kernels.reference.pieces import runs
 
 LANES = 32
 # of a squared step, what each rounding leaves as noise; stochastic rounding on average
@@ -197,7 +198,7 @@ def noise_shares(arrays: Arrays, code: Array, layout: AnyLayout, value: Array, w
     integers = arrays.cast(code[KEY_BYTES : layout.planes_offset], "int64")
     scales = bfloat16_value(arrays, big_integers(integers, SCALE_BYTES))
     scales = scales.reshape(layout.samples, layout.groups, layout.family.scales)
-    found = [noise_variance(arrays, layout, bits, scales[start:stop]) for start, stop, bits in codes.runs(layout)]
+    found = [noise_variance(arrays, layout, bits, scales[start:stop]) for start, stop, bits in runs(layout)]
     group = arrays.arange(0, layout.elements, code) // GROUP
     constant, of_square = (
         divide(arrays.concatenate(terms, 0), float(width))[:, group] for terms in zip(*found, strict=True)

@@ -41,7 +41,7 @@ def ranges(
         for square, side in zip(squares, sides, strict=True)
     ]
     finite = arrays.amin(arrays.amin(arrays.cast(arrays.isfinite(x), "int64")))
-    whole = arrays.stack(columns, -1) * (layout.elements / int(inside.sum()))
+    whole = arrays.stack(columns, -1) * groups_read(layout.elements, stride)[2]
     return arrays.where(finite[:, None] == 1, whole, float("nan"))
 
 
@@ -83,7 +83,20 @@ def energy(arrays: Arrays, values: Array, stride: int) -> Array:
     if samples * elements == 0:
         return filled(arrays, (samples,), 0.0, values)
     x = arrays.cast(values[:, places], "float32")
-    return (x * x * inside).sum(-1).sum(-1) * (elements / int(inside.sum()))
+    return (x * x * inside).sum(-1).sum(-1) * groups_read(elements, stride)[2]
+
+
+def groups_read(elements: int, stride: int) -> tuple[int, int, float]:
+    """Return the first group of a sample that is read, how many are, and by what their sums are multiplied up."""
+    if stride < 1:
+        raise FormatError(f"every {stride}th group of a sample cannot be read: expected a stride of at least 1.")
+    groups = -(-elements // GROUP)
+    first = stride // 2 if stride // 2 < groups else 0
+    read = range(first, groups, stride)
+    if not read:
+        return first, 0, 0.0
+    inside = GROUP * len(read) - (-elements % GROUP if read[-1] == groups - 1 else 0)
+    return first, len(read), elements / inside
 
 
 def read_elements(arrays: Arrays, elements: int, stride: int, like: Array) -> tuple[Array, Array]:
@@ -91,10 +104,8 @@ def read_elements(arrays: Arrays, elements: int, stride: int, like: Array) -> tu
 
     A short last group repeats its last element, which then counts 0.0.
     """
-    if stride < 1:
-        raise FormatError(f"every {stride}th group of a sample cannot be read: expected a stride of at least 1.")
+    first, _, _ = groups_read(elements, stride)
     groups = -(-elements // GROUP)
-    first = stride // 2 if stride // 2 < groups else 0
     places = arrays.arange(0, groups * GROUP, like).reshape(groups, GROUP)[first::stride]
     inside = places < elements
     return arrays.where(inside, places, elements - 1), arrays.cast(inside, "float32")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from actnn.errors import FormatError
 from actnn.format import Curve, Part, Rounding
 from actnn.kernels.contract import AnyLayout, Array, Arrays, OutputAffine, Smooth
-from actnn.kernels.reference import batch_norm, codes, passes
+from actnn.kernels.reference import batch_norm, codes
 from actnn.kernels.reference.curves import TWELFTH, half_exponential, logarithm
 from actnn.kernels.reference.numbers import divide
+from actnn.kernels.reference.pieces import Piece
 
 # a function and its first three derivatives
 Derivatives = tuple[Array, Array, Array, Array]
@@ -31,17 +32,23 @@ def decode_function(
 ) -> Array:
     """Return what ``Backend.decode_function`` says, float32 and without a factor."""
     check_function(layout, derivative, affine)
-    x = codes.decode(arrays, buffer, layout, Part.WHOLE, plain=True)
-    correction, slope, bend = shape(arrays, x, buffer, layout)
-    y, gamma = x, 1.0
+    scale = shift = None
     if affine is not None:
         scale, shift = batch_norm.output_scale(arrays, affine, Part.WHOLE, buffer)
-        y = passes.scaled(x, affine.channels, scale, shift)
-        gamma = passes.scaled(0.0 * x + 1.0, affine.channels, scale, 0.0 * shift)
-    value, first, second = FUNCTIONS[function](arrays, y)[derivative : derivative + 3]
-    result = value - correction * (second * (gamma * gamma) * slope + first * gamma * bend)
-    # bounds make a number of a NaN
-    return arrays.where(y == y, result, y)
+
+    def finished(x: Array, piece: Piece) -> Array:
+        correction, slope, bend = shape(arrays, x, buffer, piece)
+        y, gamma = x, 1.0
+        if affine is not None and scale is not None and shift is not None:
+            channel = piece.channels(arrays, affine.channels, buffer)
+            gamma = scale[channel]
+            y = x * gamma + shift[channel]
+        value, first, second = FUNCTIONS[function](arrays, y)[derivative : derivative + 3]
+        result = value - correction * (second * (gamma * gamma) * slope + first * gamma * bend)
+        # bounds make a number of a NaN
+        return arrays.where(y == y, result, y)
+
+    return codes.decode(arrays, buffer, layout, Part.WHOLE, True, finished=finished)
 
 
 def check_function(layout: AnyLayout, derivative: int, affine: OutputAffine | None) -> None:
@@ -57,27 +64,23 @@ def check_function(layout: AnyLayout, derivative: int, affine: OutputAffine | No
         )
 
 
-def shape(arrays: Arrays, x: Array, buffer: Array, layout: AnyLayout) -> tuple[Array, Array, Array]:
+def shape(arrays: Arrays, x: Array, buffer: Array, piece: Piece) -> tuple[Array, Array, Array]:
     """Return half the variance of what is coded, the squared slope of x by that, and the second derivative."""
-    units, corrections = [], []
-    for bits, words, scales, _ in codes.decoded_runs(arrays, buffer, layout):
-        negative, sides = layout.family.negative[bits], scales[..., : layout.family.sides]
-        step = divide(sides[..., -1], float(2**bits - negative - 1)) + 0.0 * arrays.cast(words, "float32")
-        if not layout.family.affine:
-            below = divide(sides[..., 0], float(negative - 1)) if negative > 1 else 0.0 * sides[..., -1]
-            step = arrays.where(words >= negative, step, below)
-        half = step * step * (0.5 * TWELFTH * VARIANCE[layout.rounding])
-        half = arrays.where(half <= MOST_CORRECTION, half, MOST_CORRECTION)
-        corrections.append(codes.ungroup(half, layout.elements))
-        unit = scales[..., -1] if layout.family.unit else 0.0 * step + 1.0
-        units.append(codes.ungroup(unit + 0.0 * step, layout.elements))
-    if not units:
-        return 0.0 * x, 0.0 * x, 0.0 * x
-    correction, unit = arrays.concatenate(corrections, 0), arrays.concatenate(units, 0)
+    layout, bits = piece.layout, piece.layout.bits
+    words, scales, _ = codes.decoded_piece(arrays, buffer, piece)
+    negative, sides = layout.family.negative[bits], scales[..., : layout.family.sides]
+    step = divide(sides[..., -1], float(2**bits - negative - 1)) + 0.0 * arrays.cast(words, "float32")
+    if not layout.family.affine:
+        below = divide(sides[..., 0], float(negative - 1)) if negative > 1 else 0.0 * sides[..., -1]
+        step = arrays.where(words >= negative, step, below)
+    half = step * step * (0.5 * TWELFTH * VARIANCE[layout.rounding])
+    correction = codes.ungroup(arrays.where(half <= MOST_CORRECTION, half, MOST_CORRECTION), layout.elements)
     if layout.family.curve is Curve.LINEAR:
         return correction, 0.0 * x + 1.0, 0.0 * x
     if layout.family.curve is Curve.ROOT:
         return correction, 4.0 * x, 0.0 * x + 2.0
+    unit = scales[..., -1] if layout.family.unit else 0.0 * step + 1.0
+    unit = codes.ungroup(unit + 0.0 * step, layout.elements)
     slope = x * x + unit * unit
     return correction, arrays.where(slope <= MOST_SLOPE, slope, MOST_SLOPE), x
 

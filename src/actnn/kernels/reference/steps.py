@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from actnn.format import GROUP, KEY_BYTES, SCALE_BYTES
 from actnn.kernels.contract import AnyLayout, Array, Arrays
-from actnn.kernels.reference.codes import runs, ungroup
+from actnn.kernels.reference.codes import ungroup
 from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
+from actnn.kernels.reference.pieces import runs
 
 # where the range and the unit of a group lie among its scales, in codes without sides
 RANGE = 1
