@@ -1,0 +1,77 @@
+"""Where AOTAutograd divides a joint graph into forward and backward: what lies between the two becomes codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.partitioners import default_partition
+from torch._inductor.custom_graph_pass import CustomPartitionerFn, get_hash_for_files
+
+from actnn.settings import Policy
+from actnn.torch.compiled.graph import JointGraph, check_static
+from actnn.torch.compiled.report import GraphReport, describe
+from actnn.torch.compiled.rules import RULES, Coding
+from actnn.torch.compiled.values import code_flags, code_values, drop_shapes, hoist_comparisons
+
+aten = torch.ops.aten
+
+
+class Partition(CustomPartitionerFn):
+    """Puts codes into a joint graph, then divides it; ``reports`` tells what each forward keeps."""
+
+    def __init__(self, policy: Policy, bits: int) -> None:
+        self._policy, self._bits = policy, bits
+        self.reports: list[GraphReport] = []
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Return the forward, which makes codes, and the backward, which reads them."""
+        static = options.get("static_lifetime_input_indices") or ()
+        graph = JointGraph(gm, static)
+        for node in gm.graph.nodes:
+            check_static(node)
+        if self._policy.compress:
+            put_codes_in(Coding(graph, self._policy, self._bits))
+        gm.graph.lint()
+        gm.recompile()
+        known = {name: value for name, value in options.items() if name != "compiler"}
+        forward, backward = default_partition(gm, joint_inputs, **known)
+        self.reports.append(describe(forward, options["num_fwd_outputs"], graph.static))
+        return forward, backward
+
+    def uuid(self) -> Any:
+        """Return what inductor's cache knows this by: another version of these files makes other operators."""
+        return get_hash_for_files(tuple(str(path) for path in sorted(Path(__file__).parent.glob("*.py"))))
+
+
+def put_codes_in(coding: Coding) -> None:
+    """Change a joint graph so that its backward reads codes."""
+    graph = coding.graph
+    skip_copies_of_names(graph)
+    graph.graph.eliminate_dead_code()
+    hoist_comparisons(graph)
+    for rules in RULES:
+        for node in graph.backward():
+            if node.target in rules:
+                rules[node.target](coding, node)
+    drop_shapes(graph)
+    code_flags(coding)
+    code_values(coding)
+    graph.graph.eliminate_dead_code()
+
+
+def skip_copies_of_names(graph: JointGraph) -> None:
+    """Let the backward read tensors themselves, and not other names of them."""
+    names = (aten.detach.default, aten.alias.default)
+    for node in graph.backward():
+        for each in node.all_input_nodes:
+            source = each
+            while source.op == "call_function" and source.target in names:
+                source = source.args[0]
+            if source is not each:
+                node.replace_input_with(each, source)
+    for node in graph.backward():
+        if node.target in names and all(user.op != "output" for user in node.users):
+            graph.replace(node, node.args[0])

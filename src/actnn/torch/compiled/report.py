@@ -1,0 +1,107 @@
+"""What a compiled forward really hands to its backward, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from actnn.torch.compiled.graph import VIEWS, Node
+
+# what makes codes, masks and positions, and which of its results those are
+MAKERS: dict[Any, tuple[str, int | None]] = {
+    torch.ops.actnn.encode.default: ("code", None),
+    torch.ops.actnn.encode_mask.default: ("mask", None),
+    torch.ops.actnn.batch_norm.default: ("code", 1),
+    torch.ops.actnn.row_norm.default: ("code", 1),
+    torch.ops.actnn.max_pool.default: ("positions", 1),
+}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One tensor that a forward keeps for its backward: a code, a mask, positions, or an exact one."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """All that one compiled forward keeps, apart from parameters and buffers, which are there anyway."""
+
+    saved: tuple[Saved, ...]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all that is kept."""
+        return sum(each.nbytes for each in self.saved)
+
+    def bytes_of(self, kind: str) -> int:
+        """Bytes of what is kept of one kind: ``code``, ``mask``, ``positions`` or ``exact``."""
+        return sum(each.nbytes for each in self.saved if each.kind == kind)
+
+
+@dataclass(frozen=True)
+class CompiledReport:
+    """What a compiled model keeps for its backward; one entry for each graph that was compiled for training."""
+
+    graphs: tuple[GraphReport, ...] = field(default=())
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that all graphs keep, each of them called once."""
+        return sum(graph.kept_bytes for graph in self.graphs)
+
+    def bytes_of(self, kind: str) -> int:
+        """Bytes of what is kept of one kind: ``code``, ``mask``, ``positions`` or ``exact``."""
+        return sum(graph.bytes_of(kind) for graph in self.graphs)
+
+    def __str__(self) -> str:
+        lines = []
+        for place, graph in enumerate(self.graphs):
+            kinds = ", ".join(f"{kind} {graph.bytes_of(kind)}" for kind in ("code", "mask", "positions", "exact"))
+            lines.append(f"graph {place}: {graph.kept_bytes} bytes kept ({kinds})")
+            lines += [
+                f"  {each.kind:9} {each.nbytes:12} {each.dtype:9} {list(each.shape)} {each.name}"
+                for each in graph.saved
+            ]
+        return "\n".join(lines) or "nothing was compiled for training yet"
+
+
+def describe(forward: fx.GraphModule, outputs: int, static: set[Node]) -> GraphReport:
+    """Return what a forward keeps beyond its first ``outputs`` results."""
+    (results,) = next(node for node in forward.graph.nodes if node.op == "output").args
+    names = {node.name for node in static}
+    found: dict[str, Saved] = {}
+    for node in results[outputs:]:
+        value = node.meta.get("val") if isinstance(node, fx.Node) else None
+        if isinstance(value, Tensor) and source_of(node).name not in names:
+            found[node.name] = Saved(
+                node.name,
+                kind_of(node),
+                tuple(value.shape),
+                str(value.dtype).removeprefix("torch."),
+                value.numel() * value.element_size(),
+            )
+    return GraphReport(tuple(found.values()))
+
+
+def source_of(node: Node) -> Node:
+    """Return the tensor whose memory a view shares."""
+    while node.op == "call_function" and node.target in VIEWS:
+        node = node.args[0]
+    return node
+
+
+def kind_of(node: Node) -> str:
+    """Return what kind of thing a saved tensor is."""
+    place = node.args[1] if len(node.args) > 1 and node.target not in MAKERS else None
+    maker = node.args[0] if place is not None else node
+    kind, result = MAKERS.get(getattr(maker, "target", None), ("exact", None))
+    return kind if result == place else "exact"
