@@ -40,6 +40,8 @@ def test_the_noise_of_a_language_model_is_measured_after_exact_training(capsys):
     for record in found.values():
         assert (record["data"], record["size"], record["training"]) == ("tokens", "16 tokens", "exact")
         assert record["sampling_variance"] > record["variance"] > 0
+        assert record["of_sampling"] == pytest.approx(record["variance"] / record["sampling_variance"])
+        assert len(record["noisiest_of_sampling"]) == variance.NOISIEST
         assert abs(record["bias"]) < 5 * record["bias_error"]
         assert len(record["noisiest"]) == variance.NOISIEST
         assert all(record["noisiest"][0][1] >= share for _, share in record["noisiest"])

@@ -89,23 +89,26 @@ class Draws:
         pairs = ((self._sums[first][name], self._sums[second][name]) for name in self._exact)
         return sum(float(np.dot(one.astype(np.float64), other)) for one, other in pairs) / self._norm
 
-    def noisiest(self, count: int) -> list[list[Any]]:
-        """Return the parameters whose gradients vary most, relative to their own squares, and by how much."""
+    def noisiest(self, count: int, beside: Mapping[str, float] | None = None) -> list[list[Any]]:
+        """Return the parameters whose gradients vary most, and by how much, relative to what stands ``beside`` each.
+
+        By default that is its own square.
+        """
         own = {name: energy({name: grad}) for name, grad in self._exact.items()}
         found = {
-            name: each.variance / own[name]
+            name: each.variance / (own if beside is None else beside)[name]
             for name, each in self._moments.items()
             if own[name] > LEAST_SHARE * self._norm
         }
         return [[name, found[name]] for name in sorted(found, key=lambda name: -found[name])[:count]]
 
 
-def spread(drawn: Iterable[Gradients], exact: Gradients) -> float | None:
-    """Return the variance of the gradients of different batches, relative to a squared one; None for fewer than two."""
+def spread(drawn: Iterable[Gradients], exact: Gradients) -> dict[str, float] | None:
+    """Return how each parameter's gradient varies from batch to batch; None for fewer than two batches."""
     moments = {name: Moments(own.numel()) for name, own in exact.items()}
     for each in drawn:
         for name, own in moments.items():
             own.add(each[name].flatten().double().numpy())
     if any(own.count < 2 for own in moments.values()):
         return None
-    return sum(own.variance for own in moments.values()) / energy(exact)
+    return {name: own.variance for name, own in moments.items()}

@@ -3,7 +3,9 @@
 The network is trained for a while, at L3 with per-sample gradients or exactly. All schemes then compute the gradient of
 the same weights on the next batch many times, each time with other noise. Figures are relative to the squared norm of
 the exact gradient: ``bias`` is the squared one of the mean, with its standard error; ``sampling_variance`` that of
-gradients of different batches, for scale; ``noisiest`` are parameters, relative to their own squares.
+gradients of different batches, for scale; ``noisiest`` are parameters, relative to their own squares, and
+``noisiest_of_sampling`` relative to how their own gradients vary from batch to batch; ``of_sampling`` is that of the
+whole.
 ``rank_correlation`` (Spearman's) compares the layers' predicted variances with the measured ones.
 """
 
@@ -139,7 +141,7 @@ def figures(arguments: Namespace, told: Told) -> list[dict[str, Any]]:
             contestant = model
         else:
             contestant = compressed(copy.deepcopy(plain), bits=arguments.bits, **SCHEMES[name])
-        found[name] = measured(contestant, batch, exact, arguments.draws) | {"sampling_variance": sampled}
+        found[name] = measured(contestant, batch, exact, arguments.draws, sampled)
         told(name)
     for each in found.values():
         for other in {"original", "L2"} & found.keys():
@@ -228,8 +230,13 @@ TRAININGS: Mapping[str, Callable[[Namespace, Iterator[Example]], tuple[Any, Any]
 }
 
 
-def measured(model: Any, batch: Batch, exact: Gradients, draws: int) -> dict[str, Any]:
-    """Return variance, bias and prediction of one scheme's gradient, relative to the exact one, and the saving."""
+def measured(
+    model: Any, batch: Batch, exact: Gradients, draws: int, sampled: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """Return variance, bias and prediction of one scheme's gradient, relative to the exact one, and the saving.
+
+    ``sampled`` is how each parameter's gradient varies from batch to batch.
+    """
     for _ in range(SETTLING_STEPS):
         gradients(model, batch)
     drawn = Draws(exact)
@@ -239,11 +246,15 @@ def measured(model: Any, batch: Batch, exact: Gradients, draws: int) -> dict[str
     norm = sum(float(grad.square().sum()) for grad in exact.values())
     predicted = predictions(model, batch)
     bias, error = drawn.bias()
+    sampling = None if sampled is None else sum(sampled.values()) / norm
     return {
         "variance": drawn.variance,
         "bias": bias,
         "bias_error": error,
         "noisiest": drawn.noisiest(NOISIEST),
+        "noisiest_of_sampling": None if sampled is None else drawn.noisiest(NOISIEST, sampled),
+        "sampling_variance": sampling,
+        "of_sampling": None if not sampling else drawn.variance / sampling,
         "predicted": sum(predicted.values()) / norm,
         "rank_correlation": rank_correlation(drawn.variances, predicted),
         "kept_ratio": round(report.ratio, 3),

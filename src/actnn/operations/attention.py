@@ -12,21 +12,26 @@ to first order: with further noise ±e of the same variance, the mean of 2 f(x̃
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actnn.format import AFFINE, MAX_BITS
 from actnn.kernels.contract import Array
 from actnn.operations.kept import Kept, Reading, counted_once, encode, keep
 from actnn.operations.variances import mean_variance, variance
+from actnn.planning.caps import CAP
 from actnn.session.session import Session
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
+VALUE = 2
 # beyond the average width
 EXTRA_BITS = {"query": 2, "key": 2, "value": 1}
 # the variance of noise in logits up to which the squared bias is below 5e-5 of the squared gradient, and left alone
 LEAST_VARIANCE = 0.02
+# the noise, over the mean square of an input, with which it is measured how much of it goes on
+PROBE = 1e-3
 
 
 class AttentionSites(NamedTuple):
@@ -49,10 +54,11 @@ class AttentionSites(NamedTuple):
 class Inputs:
     """How the backward of an attention reads its inputs; ``None`` stands for one that it does not read."""
 
-    __slots__ = ("_counts", "_readings", "_sites")
+    __slots__ = ("_counts", "_readings", "_sites", "_together")
 
-    def __init__(self, sites: AttentionSites, kept: Sequence[Kept | None]) -> None:
-        self._sites = sites
+    def __init__(self, sites: AttentionSites, kept: Sequence[Kept | None], together: bool = False) -> None:
+        # whether all inputs are parts of one tensor, as one map made it
+        self._sites, self._together = sites, together
         self._readings: list[Reading | None] = [None if each is None else each.reading for each in kept]
         self._counts = [0 if each is None else len(each.tensors) for each in kept]
 
@@ -97,6 +103,52 @@ class Inputs:
             assert reading is not None
             found.append(variance(reading, fetched[place][0], values, samples))
         return found
+
+    def observe(self) -> None:
+        """Tell the planner that the gradients of all inputs, which go on, were computed of their codes."""
+        for site, reading in zip(self._sites, self._readings, strict=True):
+            if reading is not None:
+                reading.hand_down(site, 1.0 if site.passing is None else site.passing)
+
+    def measure(
+        self,
+        inputs: Sequence[Array],
+        scale: float,
+        compute: Callable[..., Sequence[Array | None]],
+        noise: Callable[[Array], Array],
+    ) -> None:
+        """Measure how much noise goes on from each input to the gradients, all relative to their own squares.
+
+        ``compute`` returns the gradients of all inputs from inputs, ``noise`` numbers of given variances, and products
+        of queries and keys times ``scale`` are logits.
+        """
+        exact, logits = compute(*inputs), scale * scale * inputs[0].shape[-1]
+        for x in inputs[:2]:
+            logits *= float((x * x).mean())
+        for place, (site, reading) in enumerate(zip(self._sites, self._readings, strict=True)):
+            if reading is None:
+                continue
+            moved = list(inputs)
+            x = moved[place]
+            moved[place] = x + noise(0.0 * x + PROBE * (x * x).mean())
+            pairs = [
+                (float(((other - own) * (other - own)).sum()), float((own * own).sum()))
+                for own, other in zip(exact, compute(*moved), strict=True)
+                if own is not None and other is not None
+            ]
+            if self._together:
+                changes, squares = zip(*pairs, strict=True)
+                pairs = [(sum(changes), sum(squares))]
+            felt = sum(change / square for change, square in pairs if square > 0)
+            if math.isfinite(felt) and math.isfinite(logits):
+                # the variance of logits, of which noise is to stay where it gives no bias
+                site.passing = felt / PROBE + (CAP / LEAST_VARIANCE * logits if place < VALUE else 0.0)
+
+
+def of_one_tensor(tensors: Tensors, inputs: Sequence[Array]) -> bool:
+    """Tell whether inputs are parts of one tensor: then one map made them, whose weight feels the noise of all."""
+    memories = [tensors.memory(x) for x in inputs]
+    return all(memory is not None and memory is memories[0] for memory in memories)
 
 
 def keep_inputs(

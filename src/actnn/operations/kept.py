@@ -10,9 +10,9 @@ import numpy as np
 from actnn import kernels
 from actnn.errors import UnsupportedError
 from actnn.format import Family, Part
-from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, Channels, OutputAffine
+from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, Channels, OutputAffine, Span
 from actnn.planning.noise import Floats
-from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Record
+from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Passing, Record
 from actnn.session import families
 from actnn.session.plans import CodePlan, code_plan, mask_plan
 from actnn.session.site import Readers, Site
@@ -136,18 +136,49 @@ class Reading:
         planner = site.session.planner
         if self.record is None or not planner.observing:
             return
-        tensors, of_code = self.order.tensors, self.record.layout.samples
+        of_code = self.record.layout.samples
         if self.order.batched and of_code and len(grad) != of_code:
             # another shape of what was coded: all its energy counts, whichever sample has it
             coefficient *= of_code / len(grad)
             grad = grad.reshape((of_code, -1))
-        order = tensors.order(grad, self.order.batched)
-        samples, elements = order.rows
-        energies = planner.statistics.span(samples)
-        values = grad if self.backend.any_shape and order.dense(grad) else order.flat(grad)
-        self.backend.energy(tensors, values, planner.stride(elements), energies, order.rows)
+        energies = self.energies(site, grad, self.order.batched)
         columns = POSITIVE_OUTPUT if self.part is Part.POSITIVE else OUTPUT
         planner.observe(Observation(self.record, site, columns, coefficient, energies))
+
+    def observe_weight(self, site: Site, of_weight: Array | None) -> None:
+        """Tell the planner the gradient of the weight with which a map at ``site`` read this activation."""
+        planner = site.session.planner
+        if of_weight is not None and planner.active and planner.observing:
+            planner.energy(site, self.energies(site, of_weight, False))
+
+    def energies(self, site: Site, values: Array, batched: bool) -> Span:
+        """Return where a kernel wrote the sum of squares of each sample."""
+        return energies_of(self.order.tensors, self.backend, site, values, batched)
+
+    def hand_down(self, site: Site, ratio: float, square: float | None = None) -> None:
+        """Tell the planner that a gradient which goes on from ``site`` to layers below is read from this activation.
+
+        ``ratio`` times the noise of the activation, relative to its own square or the given one, is that of the
+        gradient, relative to the gradient's. Where a square is given, it is that of a loss's gradient, from which all
+        others come.
+        """
+        record, planner = self.record, site.session.planner
+        if record is None or not planner.observing:
+            return
+
+        def relative() -> float:
+            whole = record.values if square is None else square
+            return ratio / whole if whole > 0 else 0.0
+
+        planner.observe(Passing(record, site, OUTPUT, relative, square is not None))
+
+    @property
+    def power(self) -> float:
+        """The mean square of the activation, as its ranges tell; 1 where there are none."""
+        if self.record is None:
+            return 1.0
+        layout = self.record.layout
+        return self.record.values / max(1, layout.samples * layout.elements)
 
 
 class Derived(Reading):
@@ -191,6 +222,16 @@ class Derived(Reading):
         """Tell the planner of the gradient as if each of the codes had been read by itself."""
         for base, _ in self.bases:
             base.observe(site, grad, coefficient)
+
+    def hand_down(self, site: Site, ratio: float, square: float | None = None) -> None:
+        """Tell the planner of a gradient that goes on, for each of the codes."""
+        for base, _ in self.bases:
+            base.hand_down(site, ratio, square)
+
+    @property
+    def power(self) -> float:
+        """The mean square of the activation: that of the first code, whatever is made of it."""
+        return self.bases[0][0].power
 
 
 class Reshaped(Derived):
@@ -251,6 +292,16 @@ def reading_of(plan: CodePlan, layout: AnyLayout, record: Record | None, normali
         plan.reading = Reading(plan.order, plan.backend, layout, None, normalized)
     reading: Reading = plan.reading
     return reading
+
+
+def energies_of(tensors: Tensors, backend: Backend, site: Site, values: Array, batched: bool) -> Span:
+    """Return where a kernel wrote, for the planner, the sum of squares of each sample, or of all that there is."""
+    planner, order = site.session.planner, tensors.order(values, batched)
+    samples, elements = order.rows
+    found = planner.statistics.span(samples)
+    flat = values if backend.any_shape and order.dense(values) else order.flat(values)
+    backend.energy(tensors, flat, planner.stride(elements), found, order.rows)
+    return found
 
 
 def itself(tensors: Tensors, x: Array, site: Site, exact_bytes: int = 0) -> Kept:

@@ -93,6 +93,7 @@ def batch_norm(
         tag = session.tags.fresh(tensors, y, form if plan.direct and shared is None else tensors.form(y))
         tag.kept, tag.owner, tag.readers, tag.bypass = call.kept, site, call.readers, bypass
         tag.result = weakref.ref(y)
+    call.let_go()
     return y
 
 
@@ -109,16 +110,18 @@ def shared_code(tag: Tag, site: Site) -> Kept | None:
 
 
 class Normalizing:
-    """One call of a BatchNorm in training: what its forward is given, and what it leaves for the layer.
+    """One call of a BatchNorm in training: what its forward is given, and what it leaves for layer and backward.
 
     ``exact`` normalises by a given mean and variance. ``exact_bytes`` are what exact training would keep of the input,
     where nobody has counted that yet. ``shared`` is a code of the input that another layer made, ``processes`` those
-    that share the statistics. ``saved`` and ``kept`` hold tensors and must not outlive the forward.
+    that share the statistics. The code that backward reads has ``layout``, None where it reads none, and ``record``; it
+    is one ``of_input``, or of the normalised input, and ``count`` values made each channel's statistics. ``shared``,
+    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward.
     """
 
     __slots__ = (
-        *("backward", "epsilon", "exact", "exact_bytes", "kept", "plan", "processes", "readers", "running", "saved"),
-        *("shared", "site", "tensors"),
+        *("count", "epsilon", "exact", "exact_bytes", "kept", "layout", "of_input", "plan", "processes", "readers"),
+        *("record", "running", "saved", "shared", "site", "tensors"),
     )
 
     def __init__(
@@ -137,8 +140,15 @@ class Normalizing:
         self.exact_bytes, self.running, self.shared, self.processes = exact_bytes, running, shared, processes
         self.readers = Readers()
         self.kept: Kept | None = None
-        self.backward: Backward | None = None
+        self.layout: AnyLayout | None = None
+        self.record: Record | None = None
+        self.of_input, self.count = False, 0
         self.saved: tuple[Array | None, ...] = ()
+
+    def let_go(self) -> None:
+        """Hold no tensors any more: autograd does, as long as backward needs them."""
+        self.kept = self.shared = None
+        self.saved = ()
 
     def normalize(self, x: Array, weight: Array | None, bias: Array | None, needed: bool) -> Array:
         """Return the output, and average the running statistics; leave what backward needs where that is needed."""
@@ -162,12 +172,11 @@ class Normalizing:
             out = order.flat(y)
         plan.backend.batch_norm(tensors, values, out, layout, parameters, session.key(site), buffer, division)
         if statistics is None and running is not None:
-            tensors.touch(running.mean)
-            tensors.touch(running.variance)
+            tensors.touch((running.mean, running.variance))
         saved = site.store(tensors, buffer)
         small = FLOAT_BYTES * channels.count
         plan.account(layout, small if plan.family.affine else 2 * small, self.exact_bytes + 2 * small)
-        self.backward = Backward(self, layout, count, record, of_input=False)
+        self.layout, self.count, self.record = layout, count, record
         self.saved = (saved, weight, constants)
         self.kept = Kept(reading_of(plan, layout, record, normalized=True), (saved, weight, bias, constants))
         return y
@@ -211,33 +220,21 @@ class Normalizing:
             assert reading.layout is not None
             inverse = 1.0 / tensors.sqrt(variance + self.epsilon)
             constants = tensors.stack((inverse, mean), 0)
-            self.backward = Backward(self, reading.layout, count, reading.record, of_input=True)
+            self.layout, self.count, self.record, self.of_input = reading.layout, count, reading.record, True
             self.saved = (self.shared.tensors[0], weight, constants)
             small = FLOAT_BYTES * self.plan.order.channels.count
             self.site.keeps(2 * small, 2 * small)
         return self.exact(x, mean, variance, weight, bias)
 
 
-class Backward:
-    """What the backward of one call needs besides tensors; ``of_input`` tells that the code is one of the input."""
-
-    __slots__ = (
-        *("count", "epsilon", "layout", "of_input", "plan", "processes", "readers", "record", "site", "tensors"),
-    )
-
-    def __init__(self, call: Normalizing, layout: AnyLayout, count: int, record: Record | None, of_input: bool) -> None:
-        self.tensors, self.site, self.plan, self.epsilon = call.tensors, call.site, call.plan, call.epsilon
-        self.readers, self.processes = call.readers, call.processes
-        self.layout, self.count, self.record, self.of_input = layout, count, record, of_input
-
-
 def gradients(
-    state: Backward, saved: Sequence[Array | None], grad: Array, needed: Sequence[bool], rectified: bool
+    state: Normalizing, saved: Sequence[Array | None], grad: Array, needed: Sequence[bool], rectified: bool
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides."""
     need_x, need_weight, need_bias = needed
     code, weight, constants = saved
     tensors, plan, site = state.tensors, state.plan, state.site
+    assert state.layout is not None
     store, order, backend = site.session.store, plan.order, plan.backend
     if not store.keeps_in_place:
         code = store.get(tensors, code)
@@ -265,7 +262,7 @@ def gradients(
     return grad_x, grads[0] if need_weight else None, grads[1] if need_bias else None
 
 
-def observed(state: Backward) -> tuple[Span | None, int]:
+def observed(state: Normalizing) -> tuple[Span | None, int]:
     """Return room for the gradient's energies where the planner wants them, and which groups tell them."""
     planner = state.site.session.planner
     if state.record is None or not planner.observing:
@@ -275,7 +272,7 @@ def observed(state: Backward) -> tuple[Span | None, int]:
 
 
 def observe(
-    state: Backward,
+    state: Normalizing,
     weight: Array | None,
     constants: Array,
     grads: Array,

@@ -22,6 +22,8 @@ from actnn.session.tensors import Order, Tensors
 
 # a factor with so many times fewer elements than the product is kept as it is
 SMALL = 16
+# bits that an own code of a factor has more than others: it serves a gradient, and the product for those who read that
+EXTRA = 1.0
 # bits that factors of a product of matrices have more than others: two noisy codes meet in every element of the sum
 MATMUL_EXTRA = 2.0
 
@@ -51,6 +53,18 @@ class Product(Derived):
         """Return the product."""
         return self._function(*values)
 
+    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
+        """Tell the planner of the gradient: noise in a factor comes with the square of the other one."""
+        (first, _), (second, _) = self.bases
+        first.observe(site, grad, coefficient * second.power)
+        second.observe(site, grad, coefficient * first.power)
+
+    @property
+    def power(self) -> float:
+        """The mean square of the product, as if its factors knew nothing of each other."""
+        (first, _), (second, _) = self.bases
+        return first.power * second.power
+
 
 def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements: int) -> Kept:
     """Return how a factor of a product of so many elements is kept."""
@@ -60,6 +74,19 @@ def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements
     if SMALL * math.prod(x.shape) <= elements:
         return itself(tensors, x, site, counted_once(tensors, x, site))
     return keep(tensors, x, site, training)
+
+
+def observe_factor(reading: Reading, site: Site, grad: Array, of_other: Array, parameter: bool) -> None:
+    """Tell the planner that the gradient ``of_other``, that of the other factor, was computed of a factor's code.
+
+    That of a parameter ends here, others go on to the layers below.
+    """
+    elements = reading.order.rows[1]
+    if parameter and elements:
+        reading.observe(site, grad, 1 / elements)
+        reading.observe_weight(site, of_other)
+    else:
+        reading.hand_down(site, 1.0)
 
 
 def tag_product(

@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actnn.format import Family
-from actnn.kernels.contract import AnyLayout, Array, Channels, RowNorm, Rows
-from actnn.operations.kept import Kept, Reading, uncounted
+from actnn.kernels.contract import AnyLayout, Array, Channels, RowNorm, Rows, Span
+from actnn.operations.kept import Kept, Reading, energies_of, uncounted
 from actnn.operations.rectifiers import tag_output
-from actnn.planning.records import BOTH_SIDES, Observation, Record
+from actnn.planning.records import BOTH_SIDES, Observation, Passing, Record
 from actnn.session.plans import CodePlan, code_plan
 from actnn.session.site import Readers, Site
 from actnn.session.tensors import Tensors
 
 FLOAT_BYTES = 4
+# of the gradient of an output, at least so much counts as left in that of the input
+LEAST_LEFT = 1e-3
 # bits that codes have more than others: all readers of the output share them
 EXTRA = 2.0
 
@@ -111,7 +113,32 @@ class RowNormalizing:
         if energies is not None and self.record is not None:
             coefficient = 1 / elements if elements else 0.0
             planner.observe(Observation(self.record, site, BOTH_SIDES, coefficient, energies))
+            if grads is not None:
+                planner.energy(site, energies_of(tensors, backend, site, grads[0], False))
+            if grad_x is not None:
+                self.hand_down(self.record, weight, inverse, grad_x, energies)
         return grad_x, grads
+
+    def hand_down(self, record: Record, weight: Array | None, inverse: Array, grad_x: Array, energies: Span) -> None:
+        """Tell the planner how noise in x̂ goes on: (γg - mean γg - x̂ mean(γg x̂)) / σ is the gradient of the input.
+
+        Of γg, the part along x̂ is taken away, a share cos². The noise of x̂ comes with it, and a row-th of all of it
+        through the mean. Where little is left, as behind a last LayerNorm, noise is large beside it.
+        """
+        tensors, site = self.tensors, self.site
+        # read when the step is over: to read at once would let a backward wait for an accelerator
+        slope = (inverse * inverse).mean()
+        if weight is not None:
+            slope = slope * tensors.cast(weight * weight, "float32").mean()
+        left = energies_of(tensors, self.plan.backend, site, grad_x, False)
+        width, elements = max(1, self.rows.width), max(1, self.plan.elements)
+
+        def ratio() -> float:
+            whole = float(slope) * float(energies.values.sum())
+            share = min(max(float(left.values.sum()) / whole, LEAST_LEFT), 1.0) if whole > 0 else 1.0
+            return (1.0 - share + 1.0 / width) / (share * elements)
+
+        site.session.planner.observe(Passing(record, site, BOTH_SIDES, ratio))
 
 
 def begin(

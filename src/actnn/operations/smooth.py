@@ -6,7 +6,7 @@ Shares: that code with everybody who reads the input, and with the maps that rea
 Reads in backward: the slope f'(x), decoded from the same code.
 Noise: under dither the decoded value is x + e with e even over one step Δ, so that the mean of f(x + e) is
 f(x) + Δ²/24 f''(x) + O(Δ⁴). Kernels subtract the second term, of values and of slopes; what remains lies far below the
-noise itself. The noise of the slope goes on to the layers below.
+noise itself. That of the slope goes on to the layers below, that of the value to the map behind.
 """
 
 from __future__ import annotations
@@ -21,8 +21,22 @@ from actnn.session.site import Readers, Site
 from actnn.session.tensors import Order, Tensors
 
 VALUE, SLOPE = range(2)
+# the mean squares of f' and f'' over normal values, where they jump between the jumps
+SLOPES: dict[Smooth, tuple[float, float]] = {
+    Smooth.GELU: (0.46, 0.28),
+    Smooth.GELU_TANH: (0.46, 0.28),
+    Smooth.QUICK_GELU: (0.46, 0.28),
+    Smooth.SILU: (0.38, 0.14),
+    Smooth.MISH: (0.48, 0.20),
+    Smooth.SIGMOID: (0.045, 0.005),
+    Smooth.TANH: (0.46, 0.30),
+    Smooth.SOFTPLUS: (0.29, 0.045),
+    Smooth.ELU: (0.67, 0.17),
+    Smooth.HARDSWISH: (0.36, 0.11),
+    Smooth.HARDSIGMOID: (0.028, 0.0),
+}
 # bits that an own code of the input has more than others: values and slopes are both read from it
-EXTRA = 1.0
+EXTRA = 2.0
 
 
 class Curved(Reading):
@@ -31,10 +45,7 @@ class Curved(Reading):
     __slots__ = ("_channels", "function")
 
     def __init__(self, base: Reading, function: Smooth) -> None:
-        # an own code of the input has the width that was asked for; one that is shared must not be starved of bits
-        super().__init__(
-            base.order, base.backend, base.layout, base.record if base.normalized else None, base.normalized
-        )
+        super().__init__(base.order, base.backend, base.layout, base.record, base.normalized)
         self._channels = base.channels if base.normalized else None
         self.function = function
 
@@ -68,14 +79,23 @@ class Curved(Reading):
         dtype = tensors.dtype(grad)
         out = tensors.unfilled(order, dtype, grad)
         self._evaluate(saved, SLOPE, dtype, None, order, out, grad)
-        self.observe_slope(site, grad)
+        self.observe_slope(site)
         return out
 
-    def observe_slope(self, site: Site, grad: Array) -> None:
-        """Tell the planner what noise in slopes costs: it goes on to the layers below, as that of a BatchNorm does."""
-        elements = self.order.rows[1]
-        if elements:
-            self.observe(site, grad, site.session.planner.handed_down / elements)
+    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
+        """Tell the planner the gradient with which a map read f(x), whose noise is f'(x) times that of x."""
+        super().observe(site, grad, coefficient * SLOPES[self.function][0])
+
+    def observe_slope(self, site: Site) -> None:
+        """Tell the planner what noise in slopes is to the gradient that goes on: f''(x) times that of x."""
+        squared, bent = SLOPES[self.function]
+        # relative to values of mean square 1, over which both are averaged
+        self.hand_down(site, bent / squared * super().power)
+
+    @property
+    def power(self) -> float:
+        """The mean square of f(x), which is about the slope's times that of x."""
+        return SLOPES[self.function][0] * super().power
 
     def _evaluate(
         self,
@@ -126,7 +146,7 @@ class Jumping(Curved):
         inside = between.masked(site, mask, grad * ((2 * x + 3) * (1 / 6)), 1.0, 0.0)
         # what lies outside is so far from zero that its sign is certain
         outside = between.masked(site, mask, grad * tensors.cast(x > 0, tensors.dtype(grad)), 0.0, 1.0)
-        self.observe_slope(site, grad)
+        self.observe_slope(site)
         return (inside + outside).reshape(shape)
 
 

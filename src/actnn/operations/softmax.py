@@ -73,6 +73,8 @@ def gradient(rule: Rule, site: Site, reading: Reading, saved: Sequence[Array], g
         p = reading.value(site, [buffer], "float32", part)
         return tensors.cast(rule(reading, buffer, p, tensors.cast(own, "float32"), axis, part), dtype)
 
+    # a row of probabilities sums up to one, and the gradient of its logarithm is about as large
+    reading.hand_down(site, 1.0, samples * elements / grad.shape[axis] if rule is log_softmax_rule else None)
     if len(parts) == 1:
         return of_part(None, grad)
     whole = tensors.unfilled(order, dtype, grad)

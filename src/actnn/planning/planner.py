@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes
-from actnn.kernels.contract import DividedLayout, Division
+from actnn.kernels.contract import DividedLayout, Division, Span
 from actnn.planning.budget import MemoryBudget
+from actnn.planning.caps import CHAIN, weigh
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, Transfer, handed_down, rounding_factor
 from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand
-from actnn.planning.records import SIDES, Handing, Observation, Record, set_shares, together
+from actnn.planning.records import SIDES, Felt, Handing, Observation, Passing, Record, set_shares, together
 from actnn.planning.samples import Indices, SampleNorms
 from actnn.planning.solvers import allocate_jointly
 from actnn.planning.statistics import Statistics
@@ -41,8 +42,6 @@ Average = TypeVar("Average", float, Floats)
 LEAST_GROUPS = 8
 MOST_STRIDE = 8
 SMOOTHING = 0.5
-# what a BatchNorm hands down goes on to further layers: measured, about half as much again
-CHAIN = 1.5
 # what a BatchNorm hands down until that is known
 HANDED_DOWN = 10.0
 # steps after which what changes slowly is measured again
@@ -72,7 +71,10 @@ class Planner:
         self.active = policy.adaptive or memory is not None
         self.observing = True
         self._predictions: dict[str, float] | None = None
-        self._pending: list[Observation] = []
+        self._pending: list[Observation | Passing] = []
+        # energies of the gradients of weights, which kernels write, and what they came to
+        self._measured: list[tuple[Learnt, Span]] = []
+        self._energies: dict[Learnt, float] = {}
         # what reads the transfers that were measured and that nobody has looked at yet
         self._transfers: dict[Learnt, Callable[[], Transfer]] = {}
         self._observed: dict[Learnt, deque[Record]] = {}
@@ -149,11 +151,21 @@ class Planner:
         """Tell whether it is to be measured how a map hands noise on to its weights: at first, and then seldom."""
         return (site.transfer is None or self.is_time(site)) and site not in self._transfers
 
+    def wants_passing(self, site: Learnt) -> bool:
+        """Tell whether it is to be measured how much noise of an input goes on: at first, and then seldom."""
+        return self.active and (site.passing is None or self.is_time(site))
+
     def measured(self, site: Learnt, transfer: Callable[[], Transfer]) -> None:
         """Take what reads the transfer of a map; it is looked at once the step is over."""
         self._transfers[site] = transfer
 
-    def observe(self, observation: Observation) -> None:
+    def energy(self, site: Learnt, energies: Span) -> None:
+        """Take the squared gradient of a site's own weights, which a kernel writes; it is looked at with the rest."""
+        self._measured.append((site, energies))
+        if len(self._measured) >= MOST_PENDING:
+            self.settle()
+
+    def observe(self, observation: Observation | Passing) -> None:
         """Take what a reader felt of a code's noise; it is looked at once the step is over."""
         self._pending.append(observation)
         if len(self._pending) >= MOST_PENDING:
@@ -167,9 +179,30 @@ class Planner:
             # a batch that overflows tells nothing
             if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
                 site.transfer = transfer
+        measured, self._measured = self._measured, []
+        for site, span in measured:
+            self._energies[site] = self._energies.get(site, 0.0) + float(span.values.sum())
         pending, self._pending = self._pending, []
         for observation in pending:
-            self._learn(observation)
+            if isinstance(observation, Passing):
+                self._learn_what_goes_on(observation)
+            else:
+                self._learn(observation)
+
+    def _learn_what_goes_on(self, seen: Passing) -> None:
+        """Note noise that goes on to layers below, relative to the gradient that has it."""
+        ratio = seen.ratio()
+        if not math.isfinite(ratio):
+            self._sound = False
+            return
+        self._note(seen.record)
+        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, handed=True, loss=seen.loss))
+
+    def _note(self, record: Record) -> None:
+        """Let a code be one of those that share the budget."""
+        if not record.observed:
+            record.observed = True
+            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
 
     def _learn(self, seen: Observation) -> None:
         energies = seen.energies.values.astype(np.float64)
@@ -186,10 +219,11 @@ class Planner:
         if not math.isfinite(mean):
             self._sound = False
             return
-        if not record.observed:
-            record.observed = True
-            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
+        self._note(record)
         record.weights = record.weights + seen.columns * ((coefficient + CHAIN * below) * mean)
+        for felt_by, share in ((reader, coefficient), (reader.below, below)):
+            if felt_by is not None and share:
+                record.felt.append(Felt(seen.columns, share * mean, felt_by, handed=False))
         total, count = self._gradients.get(reader, (0.0, 0))
         self._gradients[reader] = total + mean, count + 1
         if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
@@ -233,17 +267,19 @@ class Planner:
         self._left_over.clear()
         self.settle()
         observed, gradients, sound = self._observed, self._gradients, self._sound
-        self._observed, self._gradients, self._sound = {}, {}, True
+        energies = self._energies
+        self._observed, self._gradients, self._energies, self._sound = {}, {}, {}, True
         if not sound or not observed or not self.active:
             return
         self.epoch += 1
         self._added.clear()
         for reader, (total, count) in gradients.items():
             reader.gradient = smoothed(reader.gradient, total / count)
+        records = [record for own in observed.values() for record in own]
+        self._weigh(records, energies)
         for site, own in observed.items():
             weights = own[0].weights if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
             site.weights = smoothed(site.weights, weights)
-        records = [record for own in observed.values() for record in own]
         self._update_norms(records)
         if self.budget is not None:
             demanded = self._demanded(records, lambda record: plane_bytes(record.layout.elements))
@@ -253,6 +289,15 @@ class Planner:
             for site in self._sharing - sharing:
                 site.share = None
             self._sharing = sharing
+
+    def _weigh(self, records: Sequence[Record], energies: Mapping[Learnt, float]) -> None:
+        """Let records weigh what their noise costs single gradients, too."""
+        for site, energy in energies.items():
+            if math.isfinite(energy):
+                site.energy = smoothed(site.energy, energy)
+        felt_by = {felt.site for record in records for felt in record.felt if not felt.handed}
+        known = {site: site.energy for site in felt_by if site.energy is not None}
+        weigh(records, known, rounding_factor(self.policy.rounding))
 
     def _decide_observing(self) -> None:
         """Decide whether this step's gradients are measured: samples are seen once an epoch, layers in every step."""
@@ -325,6 +370,7 @@ class Planner:
             "batches": [plain_array(batch) for batch in batches],
             "indices": indices,
             "records": of_records,
+            "energies": [[site.index, energy] for site, energy in self._energies.items()],
             "gradients": [[site.index, total, count] for site, (total, count) in self._gradients.items()],
             "sharing": sorted(site.index for site in self._sharing),
             "left_over": [[group, left] for group, left in self._left_over.items()],
@@ -339,7 +385,8 @@ class Planner:
         def batch(number: int | None) -> Indices | None:
             return None if number is None else batches[number]
 
-        self._pending, self._transfers, self._predictions, self._batch_norms = [], {}, None, None
+        self._pending, self._measured, self._transfers = [], [], {}
+        self._predictions, self._batch_norms = None, None
         self._steps, self._coding, self._sound = state["steps"], state["coding"], state["sound"]
         self.handed_down, self.indices = state["handed_down"], batch(state["indices"])
         self.norms.load(state["norms"])
@@ -347,6 +394,8 @@ class Planner:
         for each in state["records"]:
             record = Record.of(each, sites, batch(each["batch"]))
             self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
+        # states once did not tell these
+        self._energies = {sites[index]: energy for index, energy in state.get("energies", ())}
         self._gradients = {sites[index]: (total, count) for index, total, count in state["gradients"]}
         self._sharing = {sites[index] for index in state["sharing"]}
         self._left_over = dict(state["left_over"])

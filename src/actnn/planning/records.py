@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,24 @@ OUTPUT = np.array([0.0, 0.0, 1.0, 1.0])
 POSITIVE_OUTPUT = np.array([0.0, 0.0, 0.0, 1.0])
 NOTHING = np.zeros(4)
 NOTHING.setflags(write=False)
+# the sum of squared ranges over that of squared values: measured, 25 to 32 where values are normal in groups of 256
+RANGES_OF_VALUES = 28.0
 # which ranges belong to the negative and which to the positive side
 SIDES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+
+
+class Felt(NamedTuple):
+    """Noise that one gradient felt of a code: ``amount`` for each unit of energy in some of the code's columns.
+
+    The gradient is that of the weights of ``site``, or, with ``handed``, any that it hands noise down to; the amount is
+    then relative to it. With ``loss`` that is where all gradients come from.
+    """
+
+    columns: Floats
+    amount: float
+    site: Learnt
+    handed: bool
+    loss: bool = False
 
 
 class Record:
@@ -33,12 +49,13 @@ class Record:
     ``layout`` points into memory that kernels write to while they make the code.
     """
 
-    __slots__ = ("_ranges", "indices", "layout", "observed", "relative", "site", "weights")
+    __slots__ = ("_ranges", "felt", "indices", "layout", "observed", "relative", "site", "weights")
 
     def __init__(self, site: Learnt, layout: DividedLayout | Layout, indices: Indices | None) -> None:
         self.site, self.layout, self.indices = site, layout, indices
         self._ranges: Floats | None = None
         self.weights = NOTHING
+        self.felt: list[Felt] = []
         self.relative: list[Floats] = []
         self.observed = False
 
@@ -68,6 +85,9 @@ class Record:
             "ranges": plain_array(self.ranges),
             "weights": plain_array(self.weights),
             "relative": [plain_array(each) for each in self.relative],
+            "felt": [
+                [each.columns.tolist(), each.amount, each.site.index, each.handed, each.loss] for each in self.felt
+            ],
         }
 
     @classmethod
@@ -79,6 +99,9 @@ class Record:
         record = cls(sites[state["site"]], layout, indices)
         record._ranges, record.weights = known(state["ranges"]), known(state["weights"])
         record.relative, record.observed = [known(each) for each in state["relative"]], True
+        # states once did not tell what single gradients felt
+        for columns, amount, site, handed, loss in state.get("felt", ()):
+            record.felt.append(Felt(np.array(columns), amount, sites[site], handed, loss))
         return record
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,6 +117,11 @@ class Record:
     def sound(self) -> bool:
         """Whether all ranges are finite."""
         return math.isfinite(self.ranges.sum())
+
+    @property
+    def values(self) -> float:
+        """What the squared values of all samples come to, as their ranges tell: those of a normalisation's output."""
+        return float(self.ranges[:, 2:].sum()) / RANGES_OF_VALUES
 
     @property
     def sensitivity(self) -> float:
@@ -151,6 +179,21 @@ class Handing(Observation):
     ) -> None:
         super().__init__(record, reader, columns, coefficient, energies)
         self.channels, self.scale, self.learns = channels, scale, learns
+
+
+class Passing:
+    """What a code's noise does to a gradient that goes on to the layers below, relative to that gradient.
+
+    ``ratio`` returns the noise for each unit of energy in the columns of all samples together. ``loss`` tells that all
+    gradients come from this one.
+    """
+
+    __slots__ = ("columns", "loss", "ratio", "reader", "record")
+
+    def __init__(
+        self, record: Record, reader: Learnt, columns: Floats, ratio: Callable[[], float], loss: bool = False
+    ) -> None:
+        self.record, self.reader, self.columns, self.ratio, self.loss = record, reader, columns, ratio, loss
 
 
 def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]) -> None:

@@ -15,7 +15,7 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
 
-from actnn.operations.attention import AttentionSites, Inputs, keep_inputs
+from actnn.operations.attention import AttentionSites, Inputs, keep_inputs, of_one_tensor
 from actnn.operations.kept import counted_once
 from actnn.paddle.door.calls import calls
 from actnn.paddle.functions import kept
@@ -55,7 +55,10 @@ def attention(
     learn = [x is not None and not x.stop_gradient for x in (query, key, value, mask)]
     # the gradient of the values does not read them
     found = keep_inputs(ARRAYS, sites, query, key, value, learn[0] or learn[1] or learn[3])
-    codes = Codes(Inputs(sites, found), [tensor for each in found if each is not None for tensor in each.tensors])
+    together = of_one_tensor(ARRAYS, (query, key, value))
+    codes = Codes(
+        Inputs(sites, found, together), [tensor for each in found if each is not None for tensor in each.tensors]
+    )
     y = AttentionFunction.record(sites.query, query, key, value, mask, options, codes)
     account(sites, query, key, y, mask if learn[3] else None)
     return y
@@ -106,12 +109,15 @@ class AttentionFunction(Function):
                 value = paddle.zeros([len(part), *ctx.shapes[2][1:]], grad.dtype)
             shared = samples is None or mask is None or len(mask.shape) < 4 or len(mask) == 1
             own_mask, of_part = mask if shared else samples_of(mask, part), samples_of(grad, part) if samples else grad
+            if part is parts[0] and ctx.site.session.planner.wants_passing(ctx.site):
+                again.measure(ctx.inputs, (query, key, value), scale, own_mask, of_part)
             found = again.gradients((query, key, value), own_mask, of_part, variances)
             for place, of_input in enumerate(found):
                 if of_input is not None and place == 3 and shared:
                     gradients[place] = added(gradients[place], of_input)
                 elif of_input is not None:
                     gradients[place] = with_part(gradients[place], of_input, part, parts)
+        ctx.inputs.observe()
         returned: tuple[Tensor | None, ...] = ctx.given.gradients(*gradients)
         return returned
 
@@ -160,6 +166,17 @@ class Recomputation:
             moved = (moved_by(x, own, sign) for x, own in zip(moving, noise, strict=True))
             shaken.append(self._once((*moved, value, mask), grad))
         return [unbiased(*estimates) for estimates in zip(found, *shaken, strict=True)]
+
+    def measure(
+        self, inputs: Inputs, decoded: tuple[Tensor, Tensor, Tensor], scale: float, mask: Tensor | None, grad: Tensor
+    ) -> None:
+        """Measure, on the first sample where all have one, how much noise of each input goes on."""
+        if all(len(x) == len(grad) for x in decoded):
+            if mask is not None and len(mask.shape) == 4 and len(mask) > 1:
+                mask = mask[:1]
+            decoded, grad = (decoded[0][:1], decoded[1][:1], decoded[2][:1]), grad[:1]
+        wide = [widened(x) for x in decoded]
+        inputs.measure(wide, scale, lambda *moved: self._once((*moved, mask), widened(grad))[:3], self._noise)
 
     def _once(self, inputs: Sequence[Tensor | None], grad: Tensor) -> list[Tensor | None]:
         """Return the gradients that are wanted."""

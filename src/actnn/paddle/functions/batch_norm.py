@@ -41,7 +41,7 @@ class BatchNormFunction(Function):
         # where only beta learns no code is needed: later readers make their own
         needed = any(ctx.inputs.needed[:2])
         y: Tensor = call.normalize(x, weight, bias, needed)
-        ctx.state = call.backward
+        ctx.state = call
         if needed:
             save(ctx, *call.saved)
         return y

@@ -67,7 +67,7 @@ class CrossEntropyFunction(Function):
             fixed = (soft, True, True, options.ignore_index, options.axis)
             p, loss = operators.cross_entropy_with_softmax(own, targets, *fixed)
             # exact training keeps the probabilities themselves
-            kept.append(probabilities.keep(ARRAYS, p, ctx.site, ARRAYS.nbytes(p)))
+            kept.append(probabilities.keep(ARRAYS, p, ctx.site, ARRAYS.nbytes(p), options.axis))
             losses = with_part(losses, loss, part, parts)
         save(ctx, label, *kept)
         assert losses is not None

@@ -244,6 +244,7 @@ class ConvolutionFunction(Function):
                 if need_x:
                     grad_x = with_part(grad_x, of_x, part, parts)
             ctx.reading.observe(ctx.site, grad, convolution.coefficient)
+            ctx.reading.observe_weight(ctx.site, grad_weight)
         elif need_x:
             grad_x = convolution.input_gradient(grad, weight)
         grad_bias = over_channels(grad, convolution.geometry.channels_last) if need_bias else None
@@ -270,6 +271,7 @@ class LinearFunction(Function):
         if need_weight:
             grad_weight = LinearFunction.weight_gradient(ctx, grad, kept)
             ctx.reading.observe(ctx.site, grad, linear_coefficient(math.prod(grad.shape[1:-1])))
+            ctx.reading.observe_weight(ctx.site, grad_weight)
         grad_bias = rows(grad).sum(0) if need_bias else None
         grad_x = paddle.matmul(grad, weight.astype(grad.dtype), transpose_y=True) if need_x else None
         return inputs.gradients(grad_x, grad_weight, grad_bias)

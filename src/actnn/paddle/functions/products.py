@@ -11,7 +11,7 @@ import paddle
 from paddle import Tensor
 
 from actnn.operations.kept import Kept
-from actnn.operations.products import Bilinear, keep_factor, tag_product
+from actnn.operations.products import Bilinear, keep_factor, observe_factor, tag_product
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.tensors import ARRAYS, NAMES
 from actnn.session.site import Site
@@ -40,6 +40,7 @@ class ProductFunction(Function):
     @forward
     def forward(ctx: Any, a: Tensor, b: Tensor, bilinear: Bilinear, first: Kept | None, second: Kept | None) -> Tensor:
         ctx.inputs, ctx.bilinear, ctx.shapes = Inputs(a, b), bilinear, (a.shape, b.shape)
+        ctx.parameters = a.is_leaf, b.is_leaf
         ctx.readings = [None if kept is None else kept.reading for kept in (first, second)]
         ctx.split = 0 if first is None else len(first.tensors)
         save(ctx, *(tensor for kept in (first, second) if kept is not None for tensor in kept.tensors))
@@ -55,8 +56,10 @@ class ProductFunction(Function):
         grad_a = grad_b = None
         if need_a:
             grad_a = summed(ctx.bilinear.of_first(grad, read(ctx, second, kept[ctx.split :], grad)), ctx.shapes[0])
+            observe_factor(second, ctx.site, grad, grad_a, ctx.parameters[0])
         if need_b:
             grad_b = summed(ctx.bilinear.of_second(grad, read(ctx, first, kept[: ctx.split], grad)), ctx.shapes[1])
+            observe_factor(first, ctx.site, grad, grad_b, ctx.parameters[1])
         gradients: tuple[Tensor | None, ...] = ctx.inputs.gradients(grad_a, grad_b)
         return gradients
 

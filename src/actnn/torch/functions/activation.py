@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.operations.dropout import code_to_share, keep_chosen, share_dropped
@@ -14,11 +13,11 @@ from actnn.operations.kept import Kept
 from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
 from actnn.session.tags import Tag
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS
 
 
-class RectifierFunction(Function):
+class RectifierFunction(KeepingFunction):
     """A rectifier that reads its mask from a code: its own, or that of whoever produced its input."""
 
     @staticmethod
@@ -57,7 +56,7 @@ def factor_of(probability: float) -> float:
     return 0.0 if probability == 1.0 else 1.0 / (1.0 - probability)
 
 
-class DropoutFunction(Function):
+class DropoutFunction(KeepingFunction):
     """``F.dropout`` in training that keeps one bit an element, which it adds to ``made``.
 
     It draws exactly what torch's own would.

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.operations.attention import AttentionSites, Inputs, keep_inputs
+from actnn.operations.attention import AttentionSites, Inputs, keep_inputs, of_one_tensor
 from actnn.operations.kept import counted_once
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.functions.maps import added, samples_of
 from actnn.torch.tensors import ARRAYS, FLOATING, NAMES
 
@@ -59,8 +58,9 @@ def attention(
         return options(*inputs)
     reads_value = learn[0] or learn[1] or learn[3]
     kept = keep_inputs(ARRAYS, sites, query, key, value, reads_value)
+    together = of_one_tensor(ARRAYS, (query, key, value))
     saved = [tensor for each in kept if each is not None for tensor in each.tensors]
-    y: Tensor = AttentionFunction.apply(*inputs, sites, options, Inputs(sites, kept), saved)
+    y: Tensor = AttentionFunction.apply(*inputs, sites, options, Inputs(sites, kept, together), saved)
     account(sites, y, attn_mask if learn[3] else None)
     return y
 
@@ -77,7 +77,7 @@ def account(sites: AttentionSites, y: Tensor, learning_mask: Tensor | None) -> N
         sites.value.keeps(mask_bytes, mask_bytes)
 
 
-class AttentionFunction(Function):
+class AttentionFunction(KeepingFunction):
     """``F.scaled_dot_product_attention`` that keeps codes of queries, keys and values."""
 
     @staticmethod
@@ -121,8 +121,11 @@ class AttentionFunction(Function):
                 value = grad.new_zeros(ctx.shapes[2] if samples is None else (len(part), *ctx.shapes[2][1:]))
             own_mask = mask if samples is None else mask_of(mask, part, grad.dim())
             of_part = grad if samples is None else samples_of(grad, part)
+            if part is parts[0] and ctx.site.session.planner.wants_passing(ctx.site):
+                again.measure(ctx.inputs, (query, key, value), scale, own_mask, of_part)
             found = again.gradients((query, key, value), own_mask, of_part, variances)
             collect(gradients, found, part, parts, sums_mask=own_mask is mask)
+        ctx.inputs.observe()
         return *gradients, None, None, None, None
 
 
@@ -178,6 +181,20 @@ class Recomputation:
             moved = [moved_by(x, own, sign) for x, own in zip((query, key), noise, strict=True)]
             shaken.append(self._once((moved[0], moved[1], value), mask, grad))
         return [unbiased(*estimates) for estimates in zip(found, *shaken, strict=True)]
+
+    def measure(self, inputs: Inputs, decoded: Decoded, scale: float, mask: Tensor | None, grad: Tensor) -> None:
+        """Measure, on the first sample where all have one, how much noise of each input goes on."""
+        if grad.dim() > 3 and all(len(x) == len(grad) for x in decoded):
+            first = range(1)
+            mask, grad = mask_of(mask, first, grad.dim()), grad[:1]
+            query, key, value = (x[:1].float() for x in decoded)
+        else:
+            query, key, value = (x.float() for x in decoded)
+
+        def compute(*moved: Tensor) -> list[Tensor | None]:
+            return self._once((moved[0], moved[1], moved[2]), mask, grad.float())[:3]
+
+        inputs.measure((query, key, value), scale, compute, self._noise)
 
     def _once(self, inputs: Decoded, mask: Tensor | None, grad: Tensor) -> list[Tensor | None]:
         """Return the gradients that are wanted."""

@@ -7,16 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.autograd import Function
 from torch.nn import functional as F
 
-from actnn.operations.normalization import Backward, Normalizing, gradients
+from actnn.operations.normalization import Normalizing, gradients
 from actnn.session.site import Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, FLOATING
 
 
-class BatchNormFunction(Function):
+class BatchNormFunction(KeepingFunction):
     """BatchNorm in training: normalises by the batch and keeps a code of the normalised input."""
 
     @staticmethod
@@ -24,7 +23,7 @@ class BatchNormFunction(Function):
         # where only beta learns no code is needed: later readers make their own
         needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         y: Tensor = call.normalize(x, weight, bias, needed)
-        ctx.site, ctx.state = call.site, call.backward
+        ctx.site, ctx.state = call.site, call
         if needed:
             ctx.save_for_backward(*call.saved)
         return y
@@ -38,7 +37,7 @@ class BatchNormFunction(Function):
         return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=False), None
 
 
-class RectifiedBatchNormFunction(Function):
+class RectifiedBatchNormFunction(KeepingFunction):
     """A ReLU that overwrites a BatchNorm's output, and takes the gradient past that layer in the same passes.
 
     Its graph leads to the BatchNorm's input and parameters. Readers of the output before it lead there through the
@@ -67,7 +66,12 @@ class Bypass:
     __slots__ = ("_version", "bias", "saved", "state", "weight", "x")
 
     def __init__(
-        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, state: Backward, saved: tuple[Tensor | None, ...]
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        state: Normalizing,
+        saved: tuple[Tensor | None, ...],
     ) -> None:
         self.x, self.weight, self.bias, self.state, self.saved = x, weight, bias, state, saved
         self._version = x._version
@@ -91,12 +95,12 @@ def normalized(
     y: Tensor = BatchNormFunction.apply(x, weight, bias, call)
     # only a rectifier reads sides
     sides = call.kept is not None and not call.plan.family.affine
-    if call.backward is None or not (sides and call.site.expected.overwrites):
+    if call.layout is None or not (sides and call.site.expected.overwrites):
         return y, None
-    return y, Bypass(x, weight, bias, call.backward, call.saved)
+    return y, Bypass(x, weight, bias, call, call.saved)
 
 
-class FixedBatchNormFunction(Function):
+class FixedBatchNormFunction(KeepingFunction):
     """BatchNorm with given statistics (evaluation): exact, and keeps its input only for the gradient of gamma."""
 
     @staticmethod

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.operations.cross_entropy import Probabilities, parts_of_batch
 from actnn.session.site import Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.functions.maps import samples_of
 from actnn.torch.functions.softmax import records
 from actnn.torch.tensors import ARRAYS
@@ -50,7 +49,7 @@ def cross_entropy(
     return loss.reshape(())
 
 
-class CrossEntropyFunction(Function):
+class CrossEntropyFunction(KeepingFunction):
     """``F.cross_entropy`` of a batch of logits, their classes along axis 1."""
 
     @staticmethod

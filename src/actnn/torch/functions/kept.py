@@ -8,8 +8,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from actnn.operations.kept import backward_begins
+
+
+class KeepingFunction(Function):
+    """A function that keeps codes; torch records it without looking through its arguments for transforms."""
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """Compute the forward, recorded by autograd."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*arguments)  # type: ignore[no-untyped-call]
+        # past torch.func's unwrapping of each argument, which takes as long as some kernels
+        return super(Function, cls).apply(*arguments)  # type: ignore[misc]
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:

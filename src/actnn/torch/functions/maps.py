@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.operations.kept import Kept
 from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
 from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, NAMES
 
 FORWARD: dict[tuple[int, bool], Callable[..., Tensor]] = {
@@ -125,7 +124,7 @@ class Convolution:
         return transfer_of(ARRAYS, rows, x, self.coefficient)
 
 
-class ConvolutionFunction(Function):
+class ConvolutionFunction(KeepingFunction):
     """A convolution that keeps a code of its input."""
 
     @staticmethod
@@ -158,6 +157,7 @@ class ConvolutionFunction(Function):
             x = ctx.reading.whole(ctx.site, saved, grad)
             found = convolution.gradients(grad, x, weight, need_bias)
             ctx.reading.observe(ctx.site, grad, convolution.coefficient)
+            ctx.reading.observe_weight(ctx.site, found[1])
             return *found, None, None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
@@ -166,6 +166,7 @@ class ConvolutionFunction(Function):
                 grad_weight, grad_bias = added(grad_weight, of_weight), added(grad_bias, of_bias)
                 del x
             ctx.reading.observe(ctx.site, grad, convolution.coefficient)
+            ctx.reading.observe_weight(ctx.site, grad_weight)
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
         if need_x:
@@ -176,7 +177,7 @@ class ConvolutionFunction(Function):
         return grad_x, grad_weight, grad_bias, None, None
 
 
-class LinearFunction(Function):
+class LinearFunction(KeepingFunction):
     """``F.linear`` that keeps a code of its input."""
 
     @staticmethod
@@ -194,6 +195,7 @@ class LinearFunction(Function):
         if need_weight:
             grad_weight = LinearFunction.weight_gradient(ctx, grad, saved)
             ctx.reading.observe(ctx.site, grad, linear_coefficient(math.prod(grad.shape[1:-1])))
+            ctx.reading.observe_weight(ctx.site, grad_weight)
         grad_bias = rows(grad).sum(0) if need_bias else None
         grad_x = grad @ weight.to(grad.dtype) if need_x else None
         return grad_x, grad_weight, grad_bias, None, None

@@ -8,19 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from actnn.kernels.contract import Pool
 from actnn.operations.pooling import Pooling, max_pool, max_pool_backward, pooled_size
 from actnn.session.site import Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, NAMES, TorchOrder
 
 # exact training keeps an index of 64 bits for each maximum
 INDEX_BYTES = 8
 
 
-class MaxPoolFunction(Function):
+class MaxPoolFunction(KeepingFunction):
     """Max pooling that keeps each maximum's position within its window."""
 
     @staticmethod
@@ -38,7 +37,7 @@ class MaxPoolFunction(Function):
         return max_pool_backward(saved, grad, ctx.site, ctx.pooling), None, None
 
 
-class AveragePoolFunction(Function):
+class AveragePoolFunction(KeepingFunction):
     """Average pooling: exact, and keeps only shapes."""
 
     @staticmethod

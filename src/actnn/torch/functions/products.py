@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from actnn.operations.kept import Kept
-from actnn.operations.products import Bilinear, keep_factor, tag_product
+from actnn.operations.products import Bilinear, keep_factor, observe_factor, tag_product
 from actnn.session.site import Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, NAMES
 
 MULTIPLY = Bilinear(torch.mul, torch.mul, torch.mul)
@@ -22,7 +21,7 @@ MATMUL = Bilinear(
 )
 
 
-class ProductFunction(Function):
+class ProductFunction(KeepingFunction):
     """A product whose backward reads each factor from its code."""
 
     @staticmethod
@@ -30,6 +29,7 @@ class ProductFunction(Function):
         ctx: Any, a: Tensor, b: Tensor, bilinear: Bilinear, first: Kept | None, second: Kept | None, site: Site
     ) -> Tensor:
         ctx.site, ctx.bilinear, ctx.shapes = site, bilinear, (a.shape, b.shape)
+        ctx.parameters = a.is_leaf, b.is_leaf
         ctx.readings = [None if kept is None else kept.reading for kept in (first, second)]
         ctx.split = 0 if first is None else len(first.tensors)
         saved = [tensor for kept in (first, second) if kept is not None for tensor in kept.tensors]
@@ -46,8 +46,10 @@ class ProductFunction(Function):
         grad_a = grad_b = None
         if need_a:
             grad_a = ctx.bilinear.of_first(grad, read(ctx, second, saved[ctx.split :], grad)).sum_to_size(ctx.shapes[0])
+            observe_factor(second, ctx.site, grad, grad_a, ctx.parameters[0])
         if need_b:
             grad_b = ctx.bilinear.of_second(grad, read(ctx, first, saved[: ctx.split], grad)).sum_to_size(ctx.shapes[1])
+            observe_factor(first, ctx.site, grad, grad_b, ctx.parameters[1])
         return grad_a, grad_b, None, None, None, None
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Function
 
 from actnn.format import Family
 from actnn.kernels.contract import Rows
 from actnn.operations.row_normalization import RowNormalizing, begin, tag_normalized
 from actnn.session.site import Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS
 
 
-class RowNormFunction(Function):
+class RowNormFunction(KeepingFunction):
     """LayerNorm, RMSNorm or GroupNorm, by what its call says."""
 
     @staticmethod

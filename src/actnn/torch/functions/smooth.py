@@ -6,17 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Function
 
 from actnn.kernels.contract import Smooth
 from actnn.operations.kept import Kept
 from actnn.operations.smooth import keep_input, keep_slope, tag_value
 from actnn.session.site import Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS
 
 
-class SmoothFunction(Function):
+class SmoothFunction(KeepingFunction):
     """A smooth function whose slope is read from a code of its input."""
 
     @staticmethod

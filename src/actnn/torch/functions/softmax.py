@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional as F
 
 from actnn.operations.kept import Kept, counted_once
 from actnn.operations.rectifiers import tag_output
 from actnn.operations.softmax import gradient, keep_probabilities, log_softmax_rule, softmax_rule
 from actnn.session.site import Readers, Site
-from actnn.torch.functions.kept import first_order
+from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS
 
 
@@ -46,7 +45,7 @@ def records(site: Site, x: Tensor, training: bool) -> bool:
     return wanted and x.dim() > 0 and x.numel() > 0
 
 
-class SoftmaxFunction(Function):
+class SoftmaxFunction(KeepingFunction):
     """``F.softmax`` that keeps a code of its output, which it adds to ``made``."""
 
     @staticmethod
@@ -65,7 +64,7 @@ class SoftmaxFunction(Function):
         return found, None, None, None, None
 
 
-class LogSoftmaxFunction(Function):
+class LogSoftmaxFunction(KeepingFunction):
     """``F.log_softmax`` that keeps a code of the probabilities."""
 
     @staticmethod
