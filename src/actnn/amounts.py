@@ -1,8 +1,9 @@
-"""Amounts of memory, written for people and read from them."""
+"""Amounts of memory, and averages of bits, written for people and read from them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from actnn.errors import ConfigError
@@ -13,6 +14,8 @@ FACTORS = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGT", 1)
     for suffix, base in (("B", 1000), ("iB", 1024))
 }
+# averages by name: the default, and one and two bits more
+AVERAGES: Mapping[str, float] = {"lean": 2.0, "middle": 3.0, "safe": 4.0}
 AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([A-Za-z]*)\s*")
 
 

@@ -13,6 +13,10 @@ class UnsupportedError(ActnnError, TypeError):
     """A tensor, layer or device that cannot be compressed."""
 
 
+class TritonMissingError(UnsupportedError):
+    """Triton, or the driver that it compiles for, is not there; the message says which."""
+
+
 class FormatError(ActnnError, ValueError):
     """Bytes, widths or shapes that do not follow docs/format.md."""
 

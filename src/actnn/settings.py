@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actnn.amounts import AVERAGES
 from actnn.errors import ConfigError
 from actnn.format import GROUP, MAX_BITS, Rounding
 
@@ -79,10 +80,18 @@ def _only(allowed: Any, reason: str) -> Callable[[Any], str | None]:
     return problem
 
 
+def average(width: Any) -> Any:
+    """Return the width that a name stands for; anything else as it is."""
+    return AVERAGES.get(width, width) if isinstance(width, str) else width
+
+
 def _bits(value: Any) -> str | None:
     if not isinstance(value, (list, tuple)) or not value:
-        return "expected a list with one width for each layer group, such as [2] or [2, 8, 8]"
-    for width in value:
+        return "expected a list with one width for each layer group, such as [2], ['middle'] or [2, 8, 8]"
+    for given in value:
+        width = average(given)
+        if isinstance(width, str):
+            return f"{width!r} is not a width: expected one of {list(AVERAGES)}, or a number"
         if isinstance(width, bool) or not isinstance(width, (int, float)):
             return f"{width!r} is not a width"
         if not 1 <= width <= MAX_BITS:
@@ -194,15 +203,22 @@ class Config:
         for name, value in LEVELS[level].items():
             setattr(self, name, list(value) if isinstance(value, list) else value)
 
-    def policy(self, level: str | None = None) -> Policy:
-        """Return the policy of these settings, or of a level and what these say of the machine."""
+    def policy(self, level: str | None = None, bits: float | str | None = None) -> Policy:
+        """Return the policy of these settings, or of a level and what these say of the machine.
+
+        ``bits`` is the average width of all codes, by number or by name, None for that of the settings.
+        """
         if level is not None:
             chosen = Config()
             chosen.set_optimization_level(level)
             for name in _OF_THE_MACHINE:
                 setattr(chosen, name, getattr(self, name))
-            return chosen.policy()
+            return chosen.policy(bits=bits)
         values = {name: getattr(self, name) for name in KNOBS}
+        if bits is not None:
+            if problem := _bits([bits]):
+                raise ConfigError(f"bits={bits!r}: {problem}.")
+            values["activation_compression_bits"] = [bits] * len(values["activation_compression_bits"])
         # a list that was changed in place never passed __setattr__
         if problem := _bits(values["activation_compression_bits"]):
             raise ConfigError(f"config.activation_compression_bits: {problem}.")
@@ -210,7 +226,7 @@ class Config:
         dithers = values["stochastic"] and values["rounding"] == "dither"
         policy = Policy(
             compress=values["compress_activation"],
-            bits=tuple(float(width) for width in values["activation_compression_bits"]),
+            bits=tuple(float(average(width)) for width in values["activation_compression_bits"]),
             compress_batch_norm=values["enable_quantized_bn"],
             adaptive_maps=values["adaptive_conv_scheme"],
             adaptive_batch_norm=values["adaptive_bn_scheme"],

@@ -18,7 +18,7 @@ FLOATING = [case for case in KINDS if case.kind != "AvgPool2d"]
 def test_float64_input_is_refused_with_the_way_out(framework: Framework, case: Case):
     layer = framework.cast(framework.plain_layer(case), "float64")
     x = framework.tensor(input_of(case).astype(np.float64), gradient=True)
-    with pytest.raises(actnn.UnsupportedError, match=r"float64 tensor at '0'.*exact=\['0'\]"):
+    with pytest.raises(actnn.UnsupportedError, match=r"float64.*exact=\['0'\]"):
         framework.compressed(framework.sequential(layer))(x)
 
 
@@ -96,7 +96,8 @@ def doubles(framework: Framework):
 
 def test_float64_is_served_where_nothing_is_kept(framework: Framework):
     layer, x = doubles(framework)
-    ours = framework.compressed(layer)
+    # what learns is refused at conversion already
+    ours = framework.compressed(framework.freeze(layer))
     with framework.no_grad():
         same(framework.array(ours(x)), framework.array(layer(x)))
 

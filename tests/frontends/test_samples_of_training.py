@@ -111,7 +111,7 @@ def test_refused_positions_leave_those_before_them(framework: Framework):
     model.set_samples(POSITIONS)
     with pytest.raises(actnn.ConfigError):
         model.set_samples([-1])
-    assert model._samples.tolist() == POSITIONS
+    assert model._steps.samples.tolist() == POSITIONS
 
 
 @pytest.mark.parametrize("positions", [[0], [0, 1, 2], list(range(100))], ids=len)

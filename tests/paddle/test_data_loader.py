@@ -77,7 +77,7 @@ def test_a_model_takes_its_indices_as_positions():
     model = actnn.QModule(nn.Linear(2, 2), level="L3")
     for indices, _ in actnn.DataLoader(Squares(), batch_size=4, shuffle=True):
         model.set_samples(indices)
-        assert model._samples.tolist() == indices.tolist()
+        assert model._steps.samples.tolist() == indices.tolist()
 
 
 def test_samples_without_positions_are_refused_with_advice():

@@ -79,7 +79,7 @@ def test_a_cache_is_emptied_where_more_than_a_share_of_it_is_not_in_use(monkeypa
 @pytest.mark.parametrize(("level", "asked"), [("L2", 0), ("L3.1", 1), ("L5", 1)])
 def test_a_forward_trims_where_its_level_says_so(monkeypatch, level, asked):
     seen = []
-    monkeypatch.setattr("actnn.paddle.convert.trim_caches", lambda model, threshold: seen.append(threshold))
+    monkeypatch.setattr("actnn.paddle.steps.trim_caches", lambda model, threshold: seen.append(threshold))
     actnn.QModule(nn.Linear(2, 2), level=level)(paddle.randn([1, 2]))
     assert seen == [0.2] * asked
 

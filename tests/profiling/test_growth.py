@@ -2,16 +2,18 @@
 
 import pytest
 
+from actnn.cli.profile import needed
+from actnn.measuring.search import extrapolated
 from actnn.profiling import growth
 from actnn.profiling.blocks import CODES, EXACT, OTHER, PARAMETER_GRADIENTS, WORKSPACES, Piece
+from actnn.profiling.child import Settings
 from actnn.profiling.timeline import STORE
-from actnn.stores.store import BUFFER_BYTES
 
-SETTINGS = {"batch": 4, "input": [1, 1, 1]}
+MEGABYTE = 2**20
 
 
-def run(*extremes: tuple[int, int], resident: int = 1000, stored: int = 0) -> dict[str, object]:
-    return {"extremes": extremes, "resident": resident, "stored": stored}
+def run(*needs: tuple[int, int]) -> dict[str, object]:
+    return {"needs": [(batch, MEGABYTE * need) for batch, need in needs]}
 
 
 @pytest.mark.parametrize(
@@ -46,25 +48,46 @@ def test_a_step_without_blocks_has_no_extremes():
 
 
 def test_only_what_grows_is_scaled():
-    # 16 bytes are the batch itself
-    assert growth.fitting(run((500, 84)), SETTINGS, 1000 - 16 + 500 + 1000) == 40
-    assert growth.fitting(run((0, 84)), SETTINGS, 1000 - 16 + 500 + 1000) == 60
-
-
-def test_the_moment_that_is_full_first_decides():
-    assert growth.fitting(run((500, 84), (0, 184)), SETTINGS, 1000 - 16 + 1500) == 30
+    # 600 MB stay whatever the batch
+    assert growth.fitting(run((8, 680), (16, 760)), 1000 * MEGABYTE) == 40
+    assert growth.fitting(run((8, 80), (16, 160)), 1000 * MEGABYTE) == 100
 
 
 def test_a_batch_has_two_figures():
-    assert growth.fitting(run((0, 84), resident=16), SETTINGS, 123_456) == 4900
+    assert growth.fitting(run((8, 80), (16, 160)), 123_456 * MEGABYTE) == 12_000
 
 
 def test_nothing_fits_where_the_process_is_larger():
-    assert growth.fitting(run((0, 84)), SETTINGS, 900) == 0
-    assert growth.fitting(run((500, 84)), SETTINGS, 1400) == 0
-    assert growth.fitting(run(), SETTINGS, 10_000) == 0
+    assert growth.fitting(run((8, 680), (16, 760)), 500 * MEGABYTE) == 0
 
 
-def test_buffers_of_a_store_have_their_place():
-    memory = 1000 - 16 + 1000 + 2 * BUFFER_BYTES
-    assert growth.fitting(run((0, 84), stored=1), SETTINGS, memory) == 40
+@pytest.mark.parametrize("needs", [[], [(8, 680)], [(8, 680), (16, 681)]], ids=["nothing", "one", "no growth"])
+def test_what_does_not_grow_tells_nothing(needs):
+    assert not growth.tells(run(*needs))
+    assert growth.fitting(run(*needs), 1000 * MEGABYTE) == 0
+
+
+def test_a_larger_batch_is_tried_until_needs_are_far_apart():
+    asked: list[int] = []
+
+    def need(batch: int) -> int:
+        asked.append(batch)
+        return (500 + batch // 16) * MEGABYTE
+
+    found = growth.needs_of(need, 8, 10_000 * MEGABYTE)
+    assert asked == [8, 16, 128, 1024, 512]
+    assert found == [(512, 532 * MEGABYTE), (1024, 564 * MEGABYTE)]
+
+
+def test_the_last_batch_that_fits_is_the_second():
+    found = growth.needs_of(lambda batch: batch * MEGABYTE if batch < 60 else None, 8, 10_000 * MEGABYTE)
+    assert found == [(8, 8 * MEGABYTE), (16, 16 * MEGABYTE)]
+
+
+def test_what_a_process_needs_at_two_batches_tells_what_it_needs_at_a_third():
+    """A search for the largest batch that fits would take minutes: this is what advice within 15 % of it rests on."""
+    pytest.importorskip("torch")
+    settings = Settings("resnet18", 64, (3, 32, 32), 10, "L3", 2.0)
+    needs = {batch: needed(settings, batch) for batch in (384, 768, 1536)}
+    found = extrapolated((384, needs[384]), (768, needs[768]), needs[1536])
+    assert found == pytest.approx(1536, rel=0.15)

@@ -35,8 +35,16 @@ def test_other_seeds_give_other_keys():
     assert not set(keys(session(3))) & set(keys(session(4)))
 
 
-def test_processes_of_one_training_draw_different_keys():
+def test_sessions_of_one_process_draw_different_keys():
     assert not set(keys(session(stream=0))) & set(keys(session(stream=1)))
+
+
+def test_processes_of_one_training_draw_different_keys_however_late_they_are_numbered():
+    number = 0
+    one, policy = session(), Config().policy("L2")
+    other = Session(policy, process=lambda: number)
+    number = 1
+    assert not set(keys(one)) & set(keys(other))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "1", None, True], ids=repr)
@@ -59,8 +67,11 @@ def test_a_closed_session_tells_what_to_do():
         closed.check_open()
 
 
-def test_an_open_session_is_open():
-    session().check_open()
+def test_an_open_session_is_open_and_makes_keys():
+    one = session()
+    one.check_open()
+    assert not one.closed
+    assert len(keys(one)) == 6
 
 
 def test_a_site_with_a_group_that_has_no_width_is_refused():

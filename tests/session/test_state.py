@@ -11,7 +11,7 @@ import pytest
 from actnn.errors import SessionError
 from actnn.format import AFFINE, uniform_layout
 from actnn.planning.noise import Transfer
-from actnn.planning.records import Observation
+from actnn.planning.records import Observation, Passing
 from actnn.session.session import Session
 from actnn.settings import Config
 
@@ -22,21 +22,24 @@ NO_STATE = {
         "policy",
         "store",
         "stream",
+        "_process",
         "left_exact",
         "other_kinds",
         "tags",
         "closed",
         "watch",
         "backward_noted",
+        # a state is taken between steps, of a conversion that stays
+        *("over", "conversion", "_begin", "serves_calls"),
         "_wrapper",
     },
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
-        *("plans", "_own_bits"),
+        *("plans", "_own_bits", "_family"),
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),
-        "_batch_norms",
+        *("_batch_norms", "_measured"),
     },
     "budget": {"_sizes"},
 }
@@ -44,11 +47,11 @@ STATE = {
     "session": {"seed", "sites", "planner", "_step", "_backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
-        "handed_down",
+        *("handed_down", "energy", "passing"),
     },
     "planner": {
         *("budget", "norms", "indices", "handed_down", "_observed", "_gradients", "_sound", "_steps", "_coding"),
-        *("_sharing", "_left_over", "_added"),
+        *("_sharing", "_left_over", "_added", "_energies"),
     },
     "budget": {"limit", "measuring", "other_bytes", "_chosen", "_fixed", "_scale", "_settled", "_coded"},
 }
@@ -75,6 +78,8 @@ def at_work(**options) -> Session:
         span = planner.statistics.span(4)
         span.values[:] = [1.0, 2.0, 3.0, 4.0]
         planner.observe(Observation(record, site, np.ones(4), 0.5, span))
+        planner.observe(Passing(record, site, np.ones(4), lambda: 0.25))
+        planner.energy(site, span)
         session.key(site)
     first.below = second
     first.transfer = second.transfer = Transfer(np.ones(3), 0.5)

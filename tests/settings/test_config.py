@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import actnn
+from actnn.amounts import AVERAGES
 from actnn.errors import ConfigError
 from actnn.format import Rounding
 from actnn.settings import KNOBS, Config
@@ -241,3 +242,20 @@ def test_every_error_has_one_base():
 def test_an_unknown_name_of_the_package_is_an_attribute_error():
     with pytest.raises(AttributeError, match="QConv4d"):
         _ = actnn.QConv4d
+
+
+@pytest.mark.parametrize(("name", "width"), AVERAGES.items())
+def test_an_average_goes_by_its_name_wherever_a_number_does(name: str, width: float):
+    chosen = Config()
+    chosen.activation_compression_bits = [name]
+    assert chosen.policy().bits == (width,)
+    assert Config().policy("L3", bits=name).bits == Config().policy("L3", bits=width).bits == (width,)
+
+
+def test_a_name_of_no_average_is_told():
+    with pytest.raises(ConfigError, match=r"'leaner' is not a width: expected one of .*'lean'"):
+        Config().policy("L3", bits="leaner")
+
+
+def test_bits_serve_every_group_of_the_settings():
+    assert Config().policy(bits=3).bits == (3.0, 3.0, 3.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,7 +72,9 @@ def check_going_on(evaluate: bool = False, **options) -> None:
         run.steps(range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER))
     for expected, found in zip(first.weights(), second.weights(), strict=True):
         assert torch.equal(expected, found)
-    assert str(first.model.report()) == str(second.model.report())
+    # which steps are counted depends on how many the process took
+    reports = [replace(run.model.report(), whole=None) for run in (first, second)]
+    assert str(reports[0]) == str(reports[1])
 
 
 @pytest.mark.parametrize("level", LEVELS)

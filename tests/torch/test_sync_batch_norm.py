@@ -89,8 +89,9 @@ def test_a_model_under_ddp_has_the_keys_of_the_plain_one(results):
     assert "0.weight" in results[0]["distributed"]["keys"]
 
 
-def test_processes_draw_different_noise(results):
-    assert not torch.equal(results[0]["distributed"]["local noise"], results[1]["distributed"]["local noise"])
+@pytest.mark.parametrize("made", ["early", "late", "by hand"])
+def test_processes_draw_different_noise_whenever_their_group_was_made(results, made):
+    assert not torch.equal(results[0]["noise"][made], results[1]["noise"][made])
 
 
 @layer

@@ -31,7 +31,7 @@ class CompressedLayer:
 
     def begin_alone(self, group: int = 0) -> None:
         """Give a layer that was made by hand a session of its own, until QModule takes it in."""
-        session = Session(config.policy(), stream=config.next_stream())
+        session = Session(config.policy(), stream=config.next_stream(), process=self.tensors.process)
         self.site = session.site(type(self).__name__, type(self).__name__, group, self.normalizes, self.extra)
 
     @classmethod
@@ -43,7 +43,15 @@ class CompressedLayer:
     def release(self) -> None:
         """Turn this layer back into the plain one."""
         del self.site
-        self.__class__ = self.plain
+        kind = type(self)
+        own = next(base for base in kind.__mro__ if "plain" in vars(base))
+        if kind is not own:
+            # it was parametrised since: torch derived a class from this one, and that has to derive from the plain one
+            bases = tuple(self.plain if base is own else base for base in kind.__bases__)
+            parts = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+            self.__class__ = type(kind.__name__.replace(own.__name__, self.plain.__name__), bases, parts)
+        else:
+            self.__class__ = self.plain
 
     @classmethod
     def reason_to_leave(cls, layer: Any) -> str | None:

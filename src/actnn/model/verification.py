@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actnn.errors import UnsupportedError
+from actnn.session import html
 
 Floats = NDArray[np.float64]
 Gradients = Mapping[str, NDArray[Any]]
@@ -292,7 +293,7 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.2g} %" if ratio < 0.0995 else f"{100 * ratio:.0f} %"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """Bias and variance of a gradient from codes; prints as a table that ends in a conclusion.
 
@@ -304,6 +305,15 @@ class Verification:
     total: Row
     conclusion: str
     warning: str | None = None
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the table as notebooks show it, with the conclusion."""
+        cells = [COLUMNS, *(_cells(row) for row in self.rows), _cells(self.total)]
+        last = [self.conclusion] if self.warning is None else [self.conclusion, self.warning]
+        return f"{html.table(cells)}{html.words(last)}"
 
     def __str__(self) -> str:
         cells = [COLUMNS, *(_cells(row) for row in self.rows), _cells(self.total)]

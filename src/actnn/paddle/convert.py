@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
-from paddle import Tensor, nn
-from paddle import distributed as dist
+from paddle import nn
 
 from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
 from actnn.model.conversion import Exact, Patterns, choose
-from actnn.model.wrapper import Wrapper, check_layers
+from actnn.model.wrapper import Wrapper, check_layers, take_over
+from actnn.paddle.door.calls import inside, serving
 from actnn.paddle.door.table import open_doors
 from actnn.paddle.layers import COMPRESSED
-from actnn.paddle.memory import KeptBytes, trim_caches
-from actnn.paddle.swapping import SwappedActivations
+from actnn.paddle.steps import PaddleSteps
+from actnn.paddle.tensors import ARRAYS
 from actnn.session.session import Session
 from actnn.settings import config
 
@@ -37,24 +37,21 @@ class QModule(Wrapper, nn.Layer):
         model: nn.Layer,
         *,
         level: str | None = None,
+        bits: float | str | None = None,
         exact: Sequence[Exact] = (),
         seed: int = 0,
         memory: str | float | None = None,
     ) -> None:
         nn.Layer.__init__(self)
         check_model(model)
-        stream = dist.get_rank() if dist.is_initialized() else 0
-        session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
+        allowed = None if memory is None else parse_memory(memory)
+        session = Session(config.policy(level, bits), seed, 0, allowed, ARRAYS.process)
         layers, patterns = list(model.named_sublayers(include_self=True)), Patterns(exact, nn.Layer)
-        self.convert(model, session, choose(layers, COMPRESSED, session, patterns, door=True), SHARED)
-        self.__dict__["_doors"] = open_doors(session, layers, patterns)
-
-    def restore(self) -> Any:
-        """Give the plain model back: same object, same parameters; this wrapper keeps nothing any more."""
-        for door in self.__dict__["_doors"]:
-            door.remove()
-        self.__dict__["_doors"] = []
-        return super().restore()
+        take_over(layers, serving)
+        steps = PaddleSteps(session, model)
+        conversion = self.convert(model, steps, choose(layers, COMPRESSED, session, patterns, door=True), SHARED)
+        conversion.handles += open_doors(steps, layers, patterns)
+        self.__dict__["_exact"] = not session.policy.compress or patterns.names("", model)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if not paddle.in_dynamic_mode():
@@ -62,35 +59,8 @@ class QModule(Wrapper, nn.Layer):
             return self._model(*args, **kwargs)
         return super()._call(*args, **kwargs)
 
-    def _recording(self) -> bool:
-        return paddle.is_grad_enabled()
-
-    def _trim_caches(self, threshold: float) -> None:
-        trim_caches(self._model, threshold)
-
-    def _swapping(self) -> SwappedActivations:
-        return SwappedActivations(self._model, self._session, self._session.whole_model())
-
-    def _measured(self, *args: Any, **kwargs: Any) -> Any:
-        kept = KeptBytes(self._model)
-        if not kept.possible():
-            warnings.warn(
-                "saved-tensor hooks are in place, of which Paddle allows one pair: what this forward keeps for "
-                "backward cannot be measured against memory=. The next forward without them will be.",
-                UserWarning,
-                stacklevel=2,
-            )
-            return self._model(*args, **kwargs)
-        with kept:
-            result = self._model(*args, **kwargs)
-        self._session.all_kept(kept.total)
-        return result
-
-    def _indices(self, given: Any, num_samples: int | None) -> Any:
-        if isinstance(given, Tensor):
-            # numpy knows no bfloat16; floats are refused, but with a reason
-            given = (given.astype(paddle.float32) if given.is_floating_point() else given).numpy()
-        return super()._indices(given, num_samples)
+    def _inside(self) -> AbstractContextManager[Any]:
+        return inside(self._steps, self.__dict__["_exact"])
 
     def set_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load the plain model's state."""

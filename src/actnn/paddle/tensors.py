@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle import Tensor
+from paddle import distributed as dist
 
 from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.paddle.moves import PaddleMoves
@@ -96,6 +98,13 @@ class PaddleArrays:
     def from_numpy(self, x: np.ndarray[Any, Any]) -> Tensor:
         return sharing(x)
 
+    def upload(self, x: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+        return paddle.to_tensor(x, place=like.place)
+
+    def computing_on(self, x: Tensor) -> AbstractContextManager[None]:
+        # the reference serves every accelerator here: Paddle finds the device by the arrays themselves
+        return nullcontext()
+
     def ticket(self, number: int, release: Callable[[int], None]) -> Tensor:
         memory = np.array([number])
         # of its memory, not of a tensor: what autograd saves may be another one that shares it
@@ -135,6 +144,9 @@ class PaddleArrays:
         # of other tensors Paddle counts none
         return x.inplace_version if x.is_dense() else 0
 
+    def process(self) -> int:
+        return dist.get_rank() if dist.is_initialized() else 0
+
     recording = staticmethod(paddle.is_grad_enabled)
 
     def wants_gradient(self, x: Tensor) -> bool:
@@ -148,7 +160,7 @@ class PaddleArrays:
             return parameter
         return parameter.detach().astype(paddle.float32).contiguous()
 
-    def touch(self, x: Tensor) -> None:
+    def touch(self, changed: Sequence[Tensor]) -> None:
         # autograd saves no running statistics, and Paddle has no way to count a change by somebody else
         pass
 

@@ -47,14 +47,14 @@ WORTH = 0.95
 
 MEANINGS = {
     CODES: "Fewer bits, or level L4, which keeps codes on disk, lower it",
-    EXACT: "Layers keep them that this level, or actnn, does not compress",
+    EXACT: "Layers and functions keep them that this level, or actnn, does not compress",
     IN_FLIGHT: "These results nobody keeps; they shrink with the batch or the image",
     DECODED: "actnn.config.pipeline_threshold lets large layers decode parts of the batch",
     ACTIVATION_GRADIENTS: "They are on their way to the next layer, and shrink with the batch or the image",
     PARAMETER_GRADIENTS: "They are as large as the weights, whatever the batch",
     WORKSPACES: "The framework's own operators take them; codes do not touch them",
     WORKING: "They are there within one layer's backward: actnn.config.pipeline_threshold bounds those of large layers",
-    OTHER: "They belong to no layer",
+    OTHER: "They belong to no layer and no function of one",
 }
 
 
@@ -119,29 +119,27 @@ def sentences(profile: Mapping[str, Any], memory: int | None) -> list[str]:
     found = [saving(profile), recommendation(profile), dominating(measured["peak"])]
     if (variance := total_variance(measured)) is not None:
         found.append(noise(variance))
-    residents = exact["resident"], measured["resident"]
-    if memory is not None and settings["level"] != UNCOMPRESSED and None not in residents:
-        found.append(batches(exact, measured, settings, memory))
+    if memory is not None and settings["level"] != UNCOMPRESSED:
+        found.append(batches(exact, measured, memory))
     return found
 
 
-def batches(exact: Mapping[str, Any], measured: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> str:
+def batches(exact: Mapping[str, Any], measured: Mapping[str, Any], memory: int) -> str:
     """Say what batch fits into some memory, where that can be told."""
-    counts = [fitting(each, settings, memory) for each in (exact, measured)]
-    if not any(counts):
-        return (
-            f"{readable(memory)} hold not even one image: the process has {readable(measured['resident'])} before the "
-            "step begins."
-        )
     if not (tells(exact) and tells(measured)):
         return (
-            f"What batch fits in {readable(memory)} cannot be told: too little of this step grows with the batch. "
-            "Profile a larger --batch."
+            f"What batch fits in {readable(memory)} cannot be told: what the process needs grows too little with the "
+            "batch, or no larger batch fits. Profile another --batch."
         )
+    counts = [fitting(each, memory) for each in (exact, measured)]
+    if not any(counts):
+        least = min(need for each in (exact, measured) for _, need in each["needs"])
+        return f"{readable(memory)} hold not even one image: a step of this batch needs {readable(least)}."
     names = [f"a batch of about {count}" if count else "not even one image" for count in counts]
+    sizes = sorted({batch for each in (exact, measured) for batch, _ in each["needs"]})
     return (
-        f"In {readable(memory)} {names[1]} should fit, against {names[0]} with exact training (estimated from what of "
-        "this step grows with the batch)."
+        f"In {readable(memory)} {names[1]} should fit, against {names[0]} with exact training (estimated from what the "
+        f"process needed at batches of {', '.join(map(str, sizes))})."
     )
 
 
@@ -210,7 +208,7 @@ def reason(profile: Mapping[str, Any]) -> str:
 
 
 def mostly_uncompressed(profile: Mapping[str, Any]) -> bool:
-    """Tell whether layers without a code keep at least half of what is kept, with codes and without any."""
+    """Tell whether layers and functions without a code keep half of what is kept, with codes and without any."""
     kept = max(kept_bytes(profile["exact"]), kept_bytes(profile["compressed"]))
     return kept > 0 and 2 * sum(uncompressed(profile["compressed"]).values()) >= kept
 
@@ -233,8 +231,8 @@ def recommendation(profile: Mapping[str, Any]) -> str:
     gains = min(each["peak_bytes"] for each in found) < WORTH * exact["peak"]["bytes"]
     if not gains and mostly_uncompressed(profile):
         return (
-            "Conversion gains next to nothing here, since most of what is kept for backward belongs to layers that are "
-            f"not compressed: {holders(profile)}."
+            "Conversion gains next to nothing here, since most of what is kept for backward belongs to layers and "
+            f"functions that are not compressed: {holders(profile)}."
         )
     if kept < peak / 2:
         # where all of the peak grows with the batch, what is kept stays as small a part of it
@@ -256,7 +254,7 @@ def without_forecasts(profile: Mapping[str, Any]) -> str:
     if not every_kind or any(row["kept_bytes"] for row in measured["rows"]):
         return "Profile at level L3 to see what other levels would keep."
     most = f"; what is kept for backward belongs to others: {holders(profile)}" if uncompressed(measured) else ""
-    return f"No layer of this model is compressed, so no level would help{most}."
+    return f"No layer of this model, and no function that it calls, is compressed, so no level would help{most}."
 
 
 def advised(found: Sequence[Mapping[str, Any]], exact_peak: int) -> str:

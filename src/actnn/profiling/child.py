@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # sites learn their readers in the second step, and widths settle in the third
 WARM_UP = 4
+# momentum and readers are known in the second, widths in the third
+NEED_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,23 @@ def measure(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     settings = Settings(**{**given, "input": tuple(given["input"])})
     with not_ended(settings):
         return measured(settings)
+
+
+def need(given: Mapping[str, Any], tell: Told) -> dict[str, int | None]:
+    """Return the private memory that a process needs for training steps, None where the system does not tell."""
+    settings = Settings(**{**given, "input": tuple(given["input"])})
+    with not_ended(settings), one_line(settings):
+        profiled = Profiled(settings)
+        peak = 0
+        for _ in range(NEED_STEPS):
+            try:
+                reset_peak()
+            except OSError:
+                return {"bytes": None}
+            private = resident("VmData") - resident("VmRSS")
+            profiled.step()
+            peak = private + resident("VmHWM")
+    return {"bytes": peak}
 
 
 def measured(settings: Settings) -> dict[str, Any]:

@@ -1,22 +1,27 @@
-"""What of a step grows with the batch, and the batch that some memory holds."""
+"""What of a step grows with the batch, and the batch that some memory holds.
+
+What a process needs is measured at two batches, in processes of their own: what does not grow with the batch, weights
+and whatever is as large as they are, is in both, and falls out of the difference. Workspaces grow up to a bound, so the
+two are a batch at which much has grown and its half.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from actnn.measuring.search import extrapolated
 from actnn.profiling.blocks import OTHER, PARAMETER_GRADIENTS, WORKSPACES, Piece
 from actnn.profiling.timeline import STORE, changes
-from actnn.stores.store import BUFFER_BYTES
 
 FIXED, GROWING = "fixed", "growing"
-FLOAT_BYTES = 4
 # the replayed peak agrees with the resident one up to this: less than that cannot be told from nothing
 MEASURABLE_BYTES = 4 * 2**20
-# a smaller part of the peak says little of the batch at which that part is nearly all
-LEAST_SHARE = 0.2
+# a difference of needs that allocators and the first steps of a process do not blur, and how it is looked for
+FAR_APART = 64 * 2**20
+STRIDE = 8
+MOST_TRIALS = 4
 
 
 def extremes(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
@@ -46,20 +51,42 @@ def divided(pieces: Sequence[Piece]) -> Iterable[Piece]:
         yield replace(piece, category=FIXED if fixed else GROWING)
 
 
+def needs_of(need: Callable[[int], int | None], batch: int, memory: int) -> list[tuple[int, int]]:
+    """Return two batches and what a process needs of memory for each, far enough apart to tell by how much that grows.
+
+    ``need`` returns None for a batch that does not fit. Fewer than two are returned where no larger batch does.
+    """
+    first = need(batch)
+    if first is None:
+        return []
+    larger = 2 * batch
+    found = [(batch, first)]
+    for _ in range(MOST_TRIALS):
+        second = need(larger)
+        if second is None:
+            break
+        found = [(batch, first), (larger, second)]
+        if second - first >= FAR_APART or second >= memory / 2:
+            break
+        larger *= STRIDE
+    largest = found[-1][0]
+    if largest // 2 > batch and (half := need(largest // 2)) is not None:
+        found[0] = largest // 2, half
+    return found
+
+
 def tells(measured: Mapping[str, Any]) -> bool:
-    """Tell whether enough of a step grows with the batch to say what other batches take."""
-    most = max((growing for _, growing in measured["extremes"]), default=0)
-    return bool(most >= max(MEASURABLE_BYTES, LEAST_SHARE * measured["peak"]["bytes"]))
+    """Tell whether what a process needs grows enough from one batch to the other to say what further ones need."""
+    needs = measured["needs"]
+    return len(needs) == 2 and needs[1][1] - needs[0][1] >= MEASURABLE_BYTES
 
 
-def fitting(measured: Mapping[str, Any], settings: Mapping[str, Any], memory: int) -> int:
-    """Return the largest batch that should fit into some memory; what is resident before the step stays."""
-    batch = settings["batch"]
-    # the batch itself was there before the step
-    images = batch * math.prod(settings["input"]) * FLOAT_BYTES
-    room = memory - measured["resident"] + images - (2 * BUFFER_BYTES if measured["stored"] else 0)
-    share = min(((room - fixed) / (growing + images) for fixed, growing in measured["extremes"]), default=0.0)
-    found: int = max(0, int(batch * share))
+def fitting(measured: Mapping[str, Any], memory: int) -> int:
+    """Return the largest batch that should fit into some memory."""
+    if not tells(measured):
+        return 0
+    first, second = measured["needs"]
+    found = extrapolated(first, second, memory)
     # two figures: it is no more than an estimate
     unit = 10 ** max(0, len(str(found)) - 2)
     return found - found % int(unit)

@@ -1,12 +1,17 @@
-"""The report: bytes kept per layer, with exact training and with codes."""
+"""The report: bytes kept of the whole model and per layer, with exact training and with codes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actnn.amounts import readable
+from actnn.session import html
 from actnn.session.site import Site
+from actnn.session.whole import Whole, listed, some
+
+HEADING = ("layer", "kind", "exact", "kept", "ratio", "bits", "also read by")
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,15 @@ class Row:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """Bytes kept for backward by the last step's forward; prints as a table.
 
-    Rows are those of compressed layers, and of functions that other modules call. ``idle`` names those that took no
-    part in the step, ``left_exact`` holds (layer, kind, reason) of those that could be compressed, ``other_kinds``
-    counts layers that have no row. With a memory budget, ``limit`` is what it allows and ``other_bytes`` what
-    everything else keeps.
+    Rows are those of compressed layers, and of functions that other modules call; ``exact_bytes``, ``kept_bytes`` and
+    all widths are theirs. ``whole`` is what autograd keeps of the whole model, where that was counted. ``idle`` names
+    those that took no part in the step, ``left_exact`` holds (layer, kind, reason) of those that could be compressed,
+    ``other_kinds`` counts layers that have no row, ``later`` holds (layer, kind) of those that came after the
+    conversion. With a memory budget, ``limit`` is what it allows and ``other_bytes`` what everything else keeps.
     """
 
     rows: Sequence[Row]
@@ -62,6 +68,8 @@ class Report:
     other_bytes: int = 0
     other_kinds: Sequence[tuple[str, int]] = ()
     compresses: bool = True
+    whole: Whole | None = None
+    later: Sequence[tuple[str, str]] = ()
 
     @property
     def exact_bytes(self) -> int:
@@ -80,7 +88,12 @@ class Report:
 
     @property
     def ratio(self) -> float:
-        """How many times less that is; 1 where nothing was kept."""
+        """How many times less the whole model keeps or, where that was not counted, its compressed layers."""
+        return self.coded_ratio if self.whole is None else self.whole.ratio
+
+    @property
+    def coded_ratio(self) -> float:
+        """How many times less the compressed layers keep; 1 where nothing was kept."""
         return self.exact_bytes / self.kept_bytes if self.kept_bytes else 1.0
 
     @property
@@ -99,27 +112,56 @@ class Report:
 
     def __str__(self) -> str:
         if not self.compresses:
-            table = ["no layer of this model is compressed: training keeps what it keeps without actnn"]
-        elif not self.rows:
-            table = ["nothing was kept yet: run a training step, then ask again"]
+            counted = [] if self.whole is None else self.whole.lines()
+            lines = ["no layer of this model is compressed: training keeps what it keeps without actnn", *counted]
+        elif not self.rows and self.whole is None:
+            lines = ["nothing was kept yet: run a training step, then ask again"]
         else:
-            cells = [("layer", "kind", "exact", "kept", "ratio", "bits", "also read by")]
-            for row in self.rows:
-                sizes = _sizes(row.exact_bytes, row.kept_bytes)
-                cells.append((row.layer, row.kind, *sizes, _width(row.bits), ", ".join(row.readers)))
-            sizes = _sizes(self.exact_bytes, self.kept_bytes)
-            cells.append(("total", "", *sizes, _width(self.planes_per_element), ""))
-            table = _aligned(cells)
-            table += self._sentences()
+            lines = [*([] if self.whole is None else [*self.whole.lines(), ""]), *self._table(), *self._sentences()]
+        return "\n".join([*lines, *self._notes()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the report as notebooks show it: the headline, the table, and the notes in plain words."""
+        if not self.rows:
+            return html.words([str(self)])
+        head = [] if self.whole is None else self.whole.lines()
+        notes = [*self._sentences(), *self._notes()]
+        return f"{html.words(head)}{html.table(self._cells())}{html.words(notes)}"
+
+    def _table(self) -> list[str]:
+        return _aligned(self._cells())
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        cells: list[tuple[str, ...]] = [HEADING]
+        for row in self.rows:
+            sizes = _sizes(row.exact_bytes, row.kept_bytes)
+            cells.append((row.layer, row.kind, *sizes, _width(row.bits), ", ".join(row.readers)))
+        sizes = _sizes(self.exact_bytes, self.kept_bytes)
+        cells.append(("total", "", *sizes, _width(self.planes_per_element), ""))
+        return cells
+
+    def _notes(self) -> list[str]:
+        """Return what there is to say of what has no row."""
+        notes = []
         if self.idle:
-            table += ["", f"kept nothing in this step: {', '.join(self.idle)}"]
+            notes += ["", f"kept nothing in this step: {', '.join(self.idle)}"]
         if self.left_exact:
-            table += ["", "left exact:"]
-            table += [f"  {layer} ({kind}): {reason}" for layer, kind, reason in self.left_exact]
+            notes += ["", "left exact:", *(f"  {line}" for line in listed(self.left_exact))]
+        if self.later:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(kind for _, kind in self.later).items())
+            names = some([layer for layer, _ in self.later])
+            notes += [
+                "",
+                f"came after the conversion: {kinds} ({names}). "
+                "They have no codes of their own: call restore(), then QModule again.",
+            ]
         if self.other_kinds:
-            counts = ", ".join(f"{count} {kind}" for kind, count in self.other_kinds)
-            table += ["", f"not compressed, and not in the table: {counts}"]
-        return "\n".join(table)
+            others = ", ".join(f"{count} {kind}" for kind, count in self.other_kinds)
+            notes += ["", f"not compressed, and not in the table: {others}"]
+        return notes
 
     def _sentences(self) -> list[str]:
         sentences = []
@@ -136,7 +178,7 @@ class Report:
                 f"memory budget {readable(self.limit)}: {readable(held)} kept, "
                 f"{readable(self.other_bytes)} of it by layers that are not compressed"
             )
-        else:
+        elif self.whole is None:
             sentences.append("what other layers and functions keep is not counted here: actnn profile shows all")
         return ["", *sentences] if sentences else []
 

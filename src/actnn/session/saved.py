@@ -45,6 +45,10 @@ class Blocks:
         if address not in self._own:
             self._sizes[address] = nbytes
 
+    def knows(self, address: int) -> bool:
+        """Tell whether a block was counted already, or is the model's own."""
+        return address in self._own or address in self._sizes
+
     @property
     def total(self) -> int:
         """Bytes counted so far."""

@@ -6,7 +6,8 @@ import logging
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from actnn.errors import ConfigError, SessionError
@@ -19,6 +20,7 @@ from actnn.session.report import Report, Row
 from actnn.session.site import Site
 from actnn.session.state import load_state, state_of
 from actnn.session.tags import Tags
+from actnn.session.whole import Whole
 from actnn.settings import Policy
 from actnn.stores.slabs import Slabs
 from actnn.stores.store import Memory, Store, Swap
@@ -28,8 +30,16 @@ SEEDS = 2**64
 # what a convolution on the host rearranges at a time: as much as caches hold costs no time, and bounds its workspace
 WORKING_BYTES = 16 * 2**20
 
+# how many sites of a session, and sessions of a process, draw noise of their own
+SITE_BITS, STREAM_BITS = 32, 16
+
 # what does some work of a site, and returns its result
 Watch = Callable[[Site, str, Callable[[], Any]], Any]
+
+
+def alone() -> int:
+    """Return the number of the only process."""
+    return 0
 
 
 class Session:
@@ -38,7 +48,14 @@ class Session:
     A step, for the byte accounts, is everything that was kept since the last backward began.
     """
 
-    def __init__(self, policy: Policy, seed: int = 0, stream: int = 0, memory: int | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        seed: int = 0,
+        stream: int = 0,
+        memory: int | None = None,
+        process: Callable[[], int] = alone,
+    ) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
             raise ConfigError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
         if memory is not None and not (policy.compress and policy.compress_batch_norm):
@@ -48,6 +65,8 @@ class Session:
         self.store: Store = self._new_store()
         self.seed = seed
         self.stream = stream
+        # asked for each code: trainers form the group of processes long after a model was converted
+        self._process = process
         self.sites: list[Site] = []
         self._call_sites: dict[str, Site] = {}
         self.left_exact: list[tuple[str, str, str]] = []
@@ -64,6 +83,12 @@ class Session:
         # whether forwards of the whole model tell when they begin; layers made by hand have none
         self._whole = False
         self._wrapper: weakref.ref[Any] | None = None
+        # of a converted model: whether its last step is over, what begins the next one, and what undoes conversion
+        self.over = False
+        self.conversion: Any = None
+        self._begin: Callable[[], None] | None = None
+        # whether functions that the model's own code calls are sent to operations
+        self.serves_calls = False
 
     def site(self, name: str, kind: str, group: int = 0, batch_norm: bool = False, extra: float = 0.0) -> Site:
         """Return a new site; its width is checked here, so that a bad group fails at conversion."""
@@ -83,22 +108,32 @@ class Session:
         """Return, as plain data, what each site of a function was made with: its index, and the rest."""
         return [[site.index, site.batch_norm, site.extra] for site in self._call_sites.values()]
 
-    def converted_for(self, wrapper: Any) -> None:
-        """Note the wrapper of the model whose layers were converted for this session."""
-        self._wrapper = weakref.ref(wrapper)
+    def converted_for(self, conversion: Any, begin: Callable[[], None]) -> None:
+        """Note what undoes the conversion of a model for this session, and what begins a step of it."""
+        self.conversion, self._begin = conversion, begin
+        self.over = self.serves
         # where memory counts more than time, freed blocks go back at once
         if self.policy.compress and not self.policy.arena:
             heap.keep_blocks()
 
+    def used_by(self, wrapper: Any) -> None:
+        """Note the wrapper of the converted model."""
+        self._wrapper = weakref.ref(wrapper)
+
     @property
     def by_hand(self) -> bool:
         """Whether this session is that of a layer made by hand."""
-        return self._wrapper is None
+        return self.conversion is None
 
     @property
     def in_use(self) -> bool:
         """Whether a converted model goes on with this session."""
         return self._wrapper is not None and self._wrapper() is not None and not self.closed
+
+    @property
+    def serves(self) -> bool:
+        """Whether a model trains otherwise than without this session."""
+        return (self.policy.compress or self.policy.swap) and not self.closed
 
     @property
     def swaps_activations(self) -> bool:
@@ -116,6 +151,20 @@ class Session:
         self.closed = True
         self.store.close()
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let the model compute for a while as it would without this session."""
+        closed, compress = self.closed, [site.compresses for site in self.sites]
+        self.closed = True
+        for site in self.sites:
+            site.compresses = False
+        try:
+            yield
+        finally:
+            self.closed = closed
+            for site, compresses in zip(self.sites, compress, strict=True):
+                site.compresses = compresses
+
     def check_open(self) -> None:
         """Raise SessionError once the session was closed."""
         if self.closed:
@@ -126,7 +175,8 @@ class Session:
     def key(self, site: Site) -> Key:
         """Return the key of a site's next code: no two codes of a session share one."""
         site.encoded += 1
-        return derive_key(self.seed, (self.stream << 32) + site.index, site.encoded)
+        stream = (self._process() << STREAM_BITS) + self.stream
+        return derive_key(self.seed, (stream << SITE_BITS) + site.index, site.encoded)
 
     def pieces(self, samples: int, decoded_bytes: int, working_bytes: int = 0, weight_bytes: int = 0) -> list[range]:
         """Cut a batch into the parts that a layer works on, one after another.
@@ -160,6 +210,7 @@ class Session:
         ``indices`` tells which samples of the training set the batch holds.
         """
         self._whole = True
+        self.over = False
         self._trim()
         self.backward_noted = False
         if self._backward_seen:
@@ -168,10 +219,16 @@ class Session:
         changed = [site.learn() for site in self.sites]
         self.planner.forward_begins(indices, not any(changed), self._kept_bytes)
 
+    def begin_late(self) -> None:
+        """Begin a step where a part of a converted model is called by itself after the last one was over."""
+        if self._begin is not None:
+            self._begin()
+
     def backward_begins(self) -> None:
         """Note that a backward runs: what is kept next belongs to another step."""
         if not self._backward_seen:
             self._trim()
+        self.over = self.conversion is not None
         self._backward_seen = True
         if self._whole:
             self.backward_noted = True
@@ -229,7 +286,8 @@ class Session:
         """Go on where ``progress`` was taken."""
         self.seed, self._step = progress["seed"], progress["step"]
         self._backward_seen, self._whole = progress["backward_seen"], progress["whole"]
-        self.backward_noted = False
+        # a state is taken between steps
+        self.backward_noted, self.over = False, self.conversion is not None and self.serves
 
     def state_dict(self) -> dict[str, Any]:
         """Return, between steps, all that the next ones depend on, as plain data."""
@@ -256,8 +314,17 @@ class Session:
             slabs = Slabs()
         return Swap(policy.swap_dir, policy.swap_bytes, slabs) if policy.swap else Memory(slabs)
 
-    def report(self) -> Report:
-        """Return what each layer kept in the last recorded step."""
+    @property
+    def coded_elements(self) -> int:
+        """How many numbers were coded in the last recorded step."""
+        return sum(site.account.elements for site in self.sites if site.step == self._step)
+
+    def report(self, whole: Whole | None = None, later: Sequence[tuple[str, str]] = ()) -> Report:
+        """Return what each layer kept in the last recorded step.
+
+        ``whole`` is what all of the model keeps where that was counted, ``later`` names layers that came after the
+        conversion.
+        """
         active = [site for site in self.sites if site.step == self._step]
         rows = [Row.of(site) for site in active]
         seen = {name for row in rows for name in (row.layer, *row.readers)}
@@ -273,5 +340,7 @@ class Session:
             limit=None if budget is None else budget.limit,
             other_bytes=0 if budget is None else budget.other_bytes,
             other_kinds=sorted((kind, count) for kind, count in others.items() if count),
-            compresses=bool(self.sites) or self.swaps_activations,
+            compresses=bool(self.sites) or (self.serves_calls and self.over) or self.swaps_activations,
+            whole=whole,
+            later=list(later),
         )

@@ -83,6 +83,7 @@ class Site(Learnt):
         # nobody to overwrite anything: for whoever may, a BatchNorm's input would have to be held
         self.expected = Readers(sides=True, values=True)
         self.seen: Readers | None = None
+        self._family: Family | None = None
         self.plans: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
@@ -102,11 +103,12 @@ class Site(Learnt):
 
     def family(self) -> Family:
         """Return how a BatchNorm codes its input: with sides where a rectifier is expected to read them."""
-        policy = self.session.policy
-        sided = families.with_sides(policy)
-        if self.expected.sides and self.shares(sided):
-            return sided
-        return families.of_batch_norm(policy, self.expected.curved)
+        if self._family is None:
+            policy = self.session.policy
+            sided = families.with_sides(policy)
+            sides = self.expected.sides and self.shares(sided)
+            self._family = sided if sides else families.of_batch_norm(policy, self.expected.curved)
+        return self._family
 
     def codes_output(self, family: Family) -> bool:
         """Tell whether an activation codes its output for the layers that read it, rather than its mask alone."""
@@ -190,7 +192,7 @@ class Site(Learnt):
         if readers.curved != self.expected.curved:
             self.bits = min(self._own_bits + (CURVED_EXTRA if readers.curved else 0.0), MAX_BITS)
             self.plans.clear()
-        self.expected = readers
+        self.expected, self._family = readers, None
 
     def __getstate__(self) -> dict[str, Any]:
         # plans hold what belongs to this process

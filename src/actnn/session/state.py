@@ -123,6 +123,8 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
         "transfer": place_of(site.transfer, transfers),
         "below": None if site.below is None else site.below.index,
         "handed_down": site.handed_down,
+        "energy": site.energy,
+        "passing": site.passing,
     }
 
 
@@ -137,6 +139,8 @@ def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequen
     site.transfer = None if state["transfer"] is None else transfers[state["transfer"]]
     site.below = None if state["below"] is None else sites[state["below"]]
     site.handed_down = state["handed_down"]
+    # states once did not tell these
+    site.energy, site.passing = state.get("energy"), state.get("passing")
 
 
 def readers_of(state: Plain) -> Readers:

@@ -42,6 +42,9 @@ class Tensors(Arrays, Protocol):
     def version(self, x: Array) -> int:
         """Return how often a tensor's memory was changed in place."""
 
+    def process(self) -> int:
+        """Return the number of this process among those that train together; 0 where it trains alone."""
+
     def recording(self) -> bool:
         """Tell whether autograd records operations now."""
 
@@ -54,8 +57,8 @@ class Tensors(Arrays, Protocol):
     def vector(self, parameter: Array) -> Array:
         """Return a parameter, one number a channel, as kernels read it: dense, float32 or half precision."""
 
-    def touch(self, x: Array) -> None:
-        """Let autograd know that a kernel changed a tensor in place."""
+    def touch(self, changed: Sequence[Array]) -> None:
+        """Let autograd know that a kernel changed some tensors in place."""
 
     def alike(self, x: Array) -> Array:
         """Return a tensor of the same form as one that lies densely; nobody has written its values yet."""

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch import distributed as dist
+from torch import nn
 
 from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
 from actnn.model.conversion import Exact, Patterns, choose
-from actnn.model.wrapper import Wrapper, check_layers
+from actnn.model.wrapper import Wrapper, check_layers, take_over
 from actnn.session.session import Session
 from actnn.settings import config
-from actnn.torch.door.mode import install
+from actnn.torch.door.mode import install, serving
 from actnn.torch.door.registry import write_out
 from actnn.torch.door.table import ModelDoor
 from actnn.torch.layers import COMPRESSED, Compressed
-from actnn.torch.memory import KeptBytes, trim_caches
-from actnn.torch.swapping import SwappedActivations
+from actnn.torch.steps import TorchSteps
+from actnn.torch.tensors import ARRAYS
+from actnn.torch.traced import by_compiled_code, check_precision, check_uncompiled, symbolic, traced
 
 # the model's own dictionaries, which its wrapper has too
 SHARED = (
@@ -36,6 +39,12 @@ SHARED = (
 )
 
 
+# how a model itself is named
+ROOT = "model"
+UNCOMPILED = (
+    "torch.compile runs this converted model as it is, uncompiled: what its session decides changes from step to step. "
+    "In evaluation, compile what restore() returns."
+)
 # they call nothing themselves
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity)
 
@@ -52,80 +61,89 @@ class QModule(Wrapper, nn.Module):
         model: nn.Module,
         *,
         level: str | None = None,
+        bits: float | str | None = None,
         exact: Sequence[Exact] = (),
         seed: int = 0,
         memory: str | float | None = None,
     ) -> None:
         nn.Module.__init__(self)
         check_model(model)
-        stream = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        session = Session(config.policy(level), seed, stream, None if memory is None else parse_memory(memory))
+        allowed = None if memory is None else parse_memory(memory)
+        session = Session(config.policy(level, bits), seed, 0, allowed, ARRAYS.process)
         layers, patterns = list(model.named_modules()), Patterns(exact, nn.Module)
-        chosen = choose(layers, COMPRESSED, session, patterns, door=True)
-        self.convert(model, session, chosen, SHARED)
-        self.__dict__["_door"] = door = ModelDoor(session)
-        self.__dict__["_hooks"] = self._open_doors(door, layers, patterns)
+        if session.policy.compress:
+            check_precision(model, patterns.names)
+        take_over(layers, serving)
+        steps = TorchSteps(session, model)
+        conversion = self.convert(model, steps, choose(layers, COMPRESSED, session, patterns, door=True), SHARED)
+        self.__dict__["_exact"] = not session.policy.compress or patterns.names("", model)
+        conversion.handles += open_doors(steps.door, layers, patterns)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.__dict__["_hooks"]:
-            return super()._call(*args, **kwargs)
-        door: ModelDoor = self.__dict__["_door"]
-        depth = len(door.frames)
+        if traced() or not self._session.serves:
+            return self._model(*args, **kwargs)
+        if any(map(symbolic, args)):
+            # torch.fx knows the wrapper, as a part of what it records, and not the model within
+            return self._model.forward(*args, **kwargs)
+        steps: TorchSteps = self.__dict__["_steps"]
+        depth = len(steps.door.frames)
         try:
-            return super()._call(*args, **kwargs)
+            with steps.called(whole=True):
+                steps.takes(args, kwargs)
+                return self._model(*args, **kwargs)
+        finally:
+            steps.door.unwind(depth)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        door: ModelDoor = self.__dict__["_steps"].door
+        depth = len(door.frames)
+        door.enter(self._model, ROOT, self.__dict__["_exact"], begins=False)
+        try:
+            yield
         finally:
             door.unwind(depth)
 
-    def _open_doors(self, door: ModelDoor, layers: Sequence[tuple[str, nn.Module]], patterns: Patterns) -> list[Any]:
-        """Let the modules that were not converted send what they call to operations; return what undoes that."""
-        session = self._session
-        if not session.policy.compress:
-            return []
-        modules = []
-        for name, module in layers:
-            converted = isinstance(module, Compressed)
-            if (converted and session.store.keeps_in_place) or type(module) in CONTAINERS:
-                continue
-            if not isinstance(module, torch.jit.ScriptModule):
-                modules.append((name or "model", module, converted or patterns.names(name, module)))
-        return [*install(door, modules), *write_out(session, modules)]
-
-    def restore(self) -> Any:
-        """Give the plain model back: same object, same parameters; this wrapper keeps nothing any more."""
-        for handle in self.__dict__["_hooks"]:
-            handle.remove()
-        self.__dict__["_hooks"] = []
-        return super().restore()
+    def _later(self) -> list[tuple[str, str]]:
+        known = {layer for layer, _, _ in self._session.left_exact}
+        found = [(name, layer) for name, layer in self._model.named_modules() if type(layer) in COMPRESSED]
+        new = [(name, type(layer).__name__) for name, layer in found if name not in known]
+        return new if self._session.policy.compress else []
 
     def _compiled(self) -> bool:
         policy = self._session.policy
         # without this module, whose import takes long, nothing compiles
-        return "torch._dynamo" in sys.modules and torch.is_grad_enabled() and (policy.compress or policy.swap)
+        loaded = "torch._dynamo" in sys.modules and not torch.compiler.is_exporting()
+        return loaded and torch.is_grad_enabled() and (policy.compress or policy.swap)
 
     def _uncompiled(self, forward: Any) -> Any:
+        def told(wrapper: QModule, *args: Any, **kwargs: Any) -> Any:
+            wrapper._tell_of_compiling()
+            return forward(wrapper, *args, **kwargs)
+
         # torch.compile would trace, and freeze, what a session decides anew in every step
-        return torch.compiler.disable(forward)
+        return torch.compiler.disable(told)
 
-    def _recording(self) -> bool:
-        return torch.is_grad_enabled()
+    def _tell_of_compiling(self) -> None:
+        """Say once that a compiler leaves this model as it is."""
+        if not self.__dict__.get("_told") and by_compiled_code():
+            self.__dict__["_told"] = True
+            warnings.warn(UNCOMPILED, UserWarning, stacklevel=4)
 
-    def _trim_caches(self, threshold: float) -> None:
-        trim_caches(self._model, threshold)
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Say that a compiler would leave this model as it is."""
+        warnings.warn(UNCOMPILED, UserWarning, stacklevel=2)
 
-    def _swapping(self) -> SwappedActivations:
-        return SwappedActivations(self._model, self._session, self._session.whole_model())
-
-    def _measured(self, *args: Any, **kwargs: Any) -> Any:
-        with KeptBytes(self._model) as kept:
-            result = self._model(*args, **kwargs)
-        self._session.all_kept(kept.total)
-        return result
-
-    def _indices(self, given: Any, num_samples: int | None) -> Any:
-        if isinstance(given, Tensor):
-            # numpy knows no bfloat16; floats are refused, but with a reason
-            given = (given.float() if given.is_floating_point() else given).detach().cpu().numpy()
-        return super()._indices(given, num_samples)
+    def _symbolically(self, arguments: Any, options: Any) -> Any:
+        # torch.fx hands over what stands for all arguments together: the model wants one for each
+        tracer = arguments.tracer
+        inputs = []
+        for own in signature(self._model.forward).parameters.values():
+            default = () if own.default is own.empty else (own.default,)
+            inputs.append(tracer.create_proxy("placeholder", own.name, default, {}))
+        for placeholder in (arguments, options):
+            tracer.graph.erase_node(placeholder.node)
+        return self._model.forward(*inputs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load the plain model's state."""
@@ -145,8 +163,30 @@ class QModule(Wrapper, nn.Module):
         return super().__repr__() if self._modules else f"QModule({self._model!r})"
 
 
+def open_doors(
+    door: ModelDoor, layers: Sequence[tuple[str, nn.Module]], patterns: Patterns
+) -> list[tuple[nn.Module, Any]]:
+    """Let the modules that were not converted send what they call to operations; return what undoes that."""
+    session = door.session
+    if not session.serves:
+        return []
+    modules = []
+    for name, module in layers:
+        converted = isinstance(module, Compressed)
+        if name and ((converted and session.store.keeps_in_place) or type(module) in CONTAINERS):
+            continue
+        if not isinstance(module, torch.jit.ScriptModule):
+            exact = converted or not session.policy.compress or patterns.names(name, module)
+            modules.append((name or ROOT, module, exact))
+    session.serves_calls = not all(exact for _, _, exact in modules)
+    # what only calls modules calls no function, whatever its class is named
+    callers = [entry for entry in modules if entry[0] == ROOT or type(entry[1]).forward is not nn.Sequential.forward]
+    return [*install(door, callers), *write_out(session, modules)]
+
+
 def check_model(model: Any) -> None:
     """Raise a typed error unless ``model`` can be converted."""
     if not isinstance(model, nn.Module):
         raise UnsupportedError(f"QModule was given a {type(model).__name__}: expected a torch.nn.Module.")
     check_layers(model, model.named_modules())
+    check_uncompiled(model)

@@ -49,14 +49,18 @@ class KeptBytes(saved_tensors_hooks):
         return self
 
     def _note(self, tensor: Tensor) -> Left:
-        whole = tensor.untyped_storage().nbytes() if has_memory(tensor) else compute_tensor_bytes(tensor)
-        self._blocks.count(address(tensor), whole)
+        self._blocks.count(address(tensor), whole_bytes(tensor))
         return Left.of(ARRAYS, tensor)
 
 
 def address(tensor: Tensor) -> int:
     """Return where a tensor's memory is, or a number of its own where it has none."""
     return tensor.untyped_storage().data_ptr() if has_memory(tensor) else id(tensor)
+
+
+def whole_bytes(tensor: Tensor) -> int:
+    """Return the bytes of the memory that a tensor lies in."""
+    return tensor.untyped_storage().nbytes() if has_memory(tensor) else compute_tensor_bytes(tensor)
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from actnn.model.usage import compute_tensor_bytes
-from actnn.torch.memory import address, has_memory
+from actnn.torch.memory import address, whole_bytes
 
 # what operations of torch save are attributes of their nodes; those of functions in Python have one for all
 OF_OPERATIONS, OF_FUNCTIONS = "_saved_", "saved_tensors"
@@ -67,10 +66,8 @@ class Savers(saved_tensors_hooks):
                     getattr(node, name)
         blocks: dict[int, tuple[Saved, int]] = {}
         for saved in self._saved:
-            tensor = saved.tensor
-            whole = tensor.untyped_storage().nbytes() if has_memory(tensor) else compute_tensor_bytes(tensor)
-            if (place := address(tensor)) not in self._own:
-                blocks.setdefault(place, (saved, whole))
+            if (place := address(saved.tensor)) not in self._own:
+                blocks.setdefault(place, (saved, whole_bytes(saved.tensor)))
         found: dict[tuple[str, bool], int] = {}
         for saved, whole in blocks.values():
             kind = saved.operation, saved.tensor.dtype == torch.uint8

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.session.tensors import Form, Order, same_elements
@@ -22,6 +24,13 @@ FLOATING = frozenset(DTYPES[name] for name in FLOATS)
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
+def is_distributed(x: Tensor) -> bool:
+    """Tell whether a tensor is a DTensor, whose parts several processes hold."""
+    kind = type(x)
+    # by name: importing its module takes long, and nobody has one who has not imported it
+    return kind is not Tensor and kind.__name__ == "DTensor"
+
+
 class TorchArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
 
@@ -30,6 +39,9 @@ class TorchArrays:
     lends_threads = False
 
     def dtype(self, x: Tensor) -> str:
+        # kernels read memory, and that of a distributed tensor is elsewhere
+        if is_distributed(x):
+            return f"distributed {x.dtype}"
         return NAMES.get(x.dtype) or str(x.dtype)
 
     def on_host(self, x: Tensor) -> bool:
@@ -92,6 +104,13 @@ class TorchArrays:
     def from_numpy(self, x: np.ndarray) -> Tensor:
         return torch.from_numpy(x)
 
+    def upload(self, x: np.ndarray, like: Tensor) -> Tensor:
+        # of its own memory: the caller may change his while the copy is still to come
+        return torch.from_numpy(x.copy()).to(like.device, non_blocking=True)
+
+    def computing_on(self, x: Tensor) -> AbstractContextManager[Any]:
+        return nullcontext() if x.device.type == "cpu" else torch.cuda.device(x.device)
+
     def ticket(self, number: int, release: Callable[[int], None]) -> Tensor:
         # on the host, whatever the user's default device is
         ticket = torch.tensor([number], dtype=torch.int64, device="cpu")
@@ -131,6 +150,9 @@ class TorchArrays:
 
     def version(self, x: Tensor) -> int:
         return x._version
+
+    def process(self) -> int:
+        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     recording = staticmethod(torch.is_grad_enabled)
 

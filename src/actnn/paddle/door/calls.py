@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from types import MethodType
@@ -26,8 +26,11 @@ import paddle
 from paddle import nn
 
 from actnn.model.door import DECLINED, Frame, Rule
+from actnn.model.steps import Steps
 from actnn.session.session import Session
 
+# how a model itself is named
+ROOT = "model"
 # Paddle's other names for what a function takes
 ALIASES = {"input": "x", "x": "input", "other": "y", "dim": "axis", "eps": "epsilon", "target": "label"}
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -150,8 +153,8 @@ def sent_named(name: str) -> Sent:
 class Entered:
     """The forward of a layer that notes its calls in frames; ``written`` computes it by functions that rules know."""
 
-    def __init__(self, layer: nn.Layer, name: str, exact: bool, session: Session, written: Any = None) -> None:
-        self.layer, self.name, self.exact, self.session, self.written = layer, name, exact, session, written
+    def __init__(self, layer: nn.Layer, name: str, exact: bool, steps: Steps, written: Any = None) -> None:
+        self.layer, self.name, self.exact, self.steps, self.written = layer, name, exact, steps, written
         self.previous = vars(layer).get("forward")
         functions = {} if exact else patches.sent
         self.held = [key for key, value in vars(layer).items() if callable(value) and hashed(value) in functions]
@@ -181,24 +184,39 @@ class Entered:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the forward within a frame, where a gradient may be asked for."""
-        if not paddle.in_dynamic_mode() or self.session.closed:
+        if not paddle.in_dynamic_mode() or self.steps.session.closed:
             return self.plainly(*arguments, **options)
-        active = paddle.is_grad_enabled() and not self.exact
-        frames = calls.frames
-        if not (active or frames):
+        if not (paddle.is_grad_enabled() or calls.frames):
             return self.plainly(*arguments, **options)
-        frames.append(Frame(self.session, self.layer, self.name, active))
-        try:
-            with patches.replaced():
-                if active and self.written is not None and self.layer.training:
-                    return self.written(self.layer, self.plainly, *arguments, **options)
-                return self.plainly(*arguments, **options)
-        finally:
-            frames.pop()
+        with inside(self.steps, self.exact, self.layer, self.name):
+            if calls.frames[-1].active and self.written is not None and self.layer.training:
+                return self.written(self.layer, self.plainly, *arguments, **options)
+            return self.plainly(*arguments, **options)
 
     @property
     def __signature__(self) -> Signature:
         return signature(self.plainly)
+
+
+@contextmanager
+def inside(steps: Steps, exact: bool, layer: nn.Layer | None = None, name: str = ROOT) -> Iterator[None]:
+    """Note a call of a layer, or of a method of the model itself, in which functions are sent to operations."""
+    session, frames = steps.session, calls.frames
+    active = paddle.is_grad_enabled() and not exact
+    with steps.called(whole=layer is steps.model), patches.replaced() if active or frames else nullcontext():
+        if layer is not None and session.over:
+            session.begin_late()
+        frames.append(Frame(session, layer or steps.model, name, active))
+        try:
+            yield
+        finally:
+            frames.pop()
+
+
+def serving(layer: nn.Layer) -> list[Session]:
+    """Return the sessions that serve what a layer calls."""
+    forward = vars(layer).get("forward")
+    return [forward.steps.session] if isinstance(forward, Entered) else []
 
 
 def hashed(value: Any) -> Any:

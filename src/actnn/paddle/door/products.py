@@ -10,7 +10,7 @@ from paddle import Tensor
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.copies import tag_copy
 from actnn.operations.kept import keep
-from actnn.operations.products import MATMUL_EXTRA
+from actnn.operations.products import EXTRA, MATMUL_EXTRA
 from actnn.paddle.door.forms import coded, learns
 from actnn.paddle.functions.maps import LinearFunction
 from actnn.paddle.functions.products import MULTIPLY, matmul_of, product
@@ -21,7 +21,7 @@ def multiply(frame: Frame, function: Any, x: Any, y: Any, name: Any = None) -> A
     """Return a product element by element, which keeps codes of both factors."""
     if x is y or not (frame.training and coded(x, y) and x.dtype == y.dtype) or x.stop_gradient or y.stop_gradient:
         return DECLINED
-    site = frame.site(frame.count("multiply"))
+    site = frame.site(frame.count("multiply"), extra=EXTRA)
     return product(x, y, MULTIPLY, site, True)
 
 

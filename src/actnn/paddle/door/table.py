@@ -11,11 +11,11 @@ from paddle.nn import functional as F
 
 from actnn.model.conversion import Patterns
 from actnn.model.door import Rule
+from actnn.model.steps import Steps
 from actnn.paddle.door import activations, attention, layers, norms, products
-from actnn.paddle.door.calls import Entered, patches
+from actnn.paddle.door.calls import ROOT, Entered, patches
 from actnn.paddle.door.written import written
 from actnn.paddle.layers import Compressed
-from actnn.session.session import Session
 
 RULES: dict[str, Rule] = {
     **layers.RULES,
@@ -39,14 +39,21 @@ def places() -> list[tuple[Any, str, Rule]]:
 patches.know(places())
 
 
-def open_doors(session: Session, given: Sequence[tuple[str, nn.Layer]], patterns: Patterns) -> list[Entered]:
+def open_doors(
+    steps: Steps, given: Sequence[tuple[str, nn.Layer]], patterns: Patterns
+) -> list[tuple[nn.Layer, Entered]]:
     """Let the layers that were not converted send what they call to operations; return what undoes that."""
-    if not session.policy.compress:
+    policy = steps.session.policy
+    if not steps.session.serves:
         return []
     doors = []
     for name, layer in given:
-        if not isinstance(layer, (Compressed, *CONTAINERS)):
-            doors.append(Entered(layer, name or "model", patterns.names(name, layer), session, written(layer)))
+        # the model itself has one whatever it is: a step may begin with a call of it
+        calls_nothing = isinstance(layer, (Compressed, *CONTAINERS))
+        if not name or not calls_nothing:
+            exact = calls_nothing or not policy.compress or patterns.names(name, layer)
+            doors.append(Entered(layer, name or ROOT, exact, steps, None if exact else written(layer)))
+    steps.session.serves_calls = not all(door.exact for door in doors)
     for door in doors:
         door.install()
-    return doors
+    return [(door.layer, door) for door in doors]

@@ -20,7 +20,9 @@ class Compressed(CompressedLayer, nn.Layer):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the layer with the functional door closed: what it does is its own."""
-        frames = calls.frames
+        session, frames = self.site.session, calls.frames
+        if session.over and paddle.in_dynamic_mode():
+            session.begin_late()
         if not frames:
             return super().__call__(*arguments, **options)
         with calls.closed(frames):

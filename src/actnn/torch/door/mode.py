@@ -27,7 +27,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from actnn.model.door import DECLINED, Frame, Rule
+from actnn.model.steps import Steps
 from actnn.session.session import Session
+from actnn.torch.traced import symbolic, traced
 
 MODULES, CHECKPOINT = nn.modules.module.__file__, torch.utils.checkpoint.__file__
 
@@ -47,9 +49,9 @@ class Door(TorchFunctionMode):
 
     rules: ClassVar[Mapping[Any, Rule]]
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, steps: Steps) -> None:
         super().__init__()
-        self.session = session
+        self.steps, self.session = steps, steps.session
         self._local = threading.local()
 
     @property
@@ -60,9 +62,16 @@ class Door(TorchFunctionMode):
             frames = self._local.frames = []
         return frames
 
-    def enter(self, module: nn.Module, name: str, exact: bool) -> None:
-        """Open the door for a call of a module, where a gradient may be asked for."""
+    def enter(self, module: nn.Module, name: str, exact: bool, begins: bool = True) -> None:
+        """Open the door for a call of a module, where a gradient may be asked for.
+
+        ``begins`` tells that it computes something for certain, so that a step begins with it.
+        """
         frames = self.frames
+        if not frames:
+            self.steps.enter(whole=begins and module is self.steps.model)
+        if begins and self.session.over:
+            self.session.begin_late()
         active = not exact and torch.is_grad_enabled() and not self.session.closed
         entered = active and not any(frame.entered for frame in frames)
         frames.append(OpenedFrame(self.session, module, name, active, entered))
@@ -73,8 +82,11 @@ class Door(TorchFunctionMode):
         """Close the door behind a call of a module."""
         frames = self.frames
         # another hook may have failed before this module's call was noted
-        if frames and frames[-1].module is module and frames.pop().entered:
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if frames and frames[-1].module is module:
+            if frames.pop().entered:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            if not frames:
+                self.steps.leave()
 
     def unwind(self, depth: int) -> None:
         """Close the door behind all calls but the first ``depth``: torch runs no hooks where an interrupt ends one."""
@@ -122,7 +134,8 @@ class Opens:
         self.door, self.name, self.exact = door, name, exact
 
     def __call__(self, module: nn.Module, arguments: Any) -> None:
-        self.door.enter(module, self.name, self.exact)
+        if not (traced() or any(map(symbolic, arguments))):
+            self.door.enter(module, self.name, self.exact)
 
 
 class Closes:
@@ -132,16 +145,22 @@ class Closes:
         self.door = door
 
     def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        self.door.leave(module)
+        if not traced():
+            self.door.leave(module)
 
 
-def install(door: Door, modules: Iterable[tuple[str, nn.Module, bool]]) -> list[Any]:
+def install(door: Door, modules: Iterable[tuple[str, nn.Module, bool]]) -> list[tuple[nn.Module, Any]]:
     """Let modules, each with its name and whether it is exact, open and close the door; return what undoes it."""
-    handles: list[Any] = []
+    handles: list[tuple[nn.Module, Any]] = []
     for name, module, exact in modules:
-        handles.append(module.register_forward_pre_hook(Opens(door, name, exact), prepend=True))
-        handles.append(module.register_forward_hook(Closes(door), always_call=True))
+        handles.append((module, module.register_forward_pre_hook(Opens(door, name, exact), prepend=True)))
+        handles.append((module, module.register_forward_hook(Closes(door), always_call=True)))
     return handles
+
+
+def serving(module: nn.Module) -> list[Session]:
+    """Return the sessions that serve what a module calls."""
+    return [hook.door.session for hook in module._forward_pre_hooks.values() if isinstance(hook, Opens)]
 
 
 def closed() -> AbstractContextManager[Any]:

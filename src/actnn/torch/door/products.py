@@ -10,6 +10,7 @@ from torch import Tensor
 
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.copies import tag_copy
+from actnn.operations.products import EXTRA
 from actnn.torch.door.maps import coded
 from actnn.torch.functions.products import MULTIPLY, product
 from actnn.torch.tensors import ARRAYS
@@ -21,7 +22,7 @@ def multiply(frame: Frame, function: Any, input: Any, other: Any) -> Any:
         return DECLINED
     if input.dtype != other.dtype or not frame.training:
         return DECLINED
-    site = frame.site(frame.count("mul"))
+    site = frame.site(frame.count("mul"), extra=EXTRA)
     return product(input, other, MULTIPLY, site, True)
 
 

@@ -118,7 +118,7 @@ class Undo:
         self.module.__dict__.pop("forward", None)
 
 
-def write_out(session: Session, modules: Sequence[tuple[str, nn.Module, bool]]) -> Iterator[Undo]:
+def write_out(session: Session, modules: Sequence[tuple[str, nn.Module, bool]]) -> Iterator[tuple[nn.Module, Undo]]:
     """Let modules of registered classes be computed by functions that the door knows; yield what undoes that."""
     for _, module, exact in modules:
         if exact or "forward" in module.__dict__:
@@ -126,4 +126,4 @@ def write_out(session: Session, modules: Sequence[tuple[str, nn.Module, bool]]) 
         forward = registry.forward_of(module)
         if forward is not None:
             module.__dict__["forward"] = Written(module, forward, session)
-            yield Undo(module)
+            yield module, Undo(module)

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actnn.errors import UnsupportedError
 from actnn.model.layers import CompressedLayer
+from actnn.session.site import Site
 from actnn.torch.door.mode import closed
 from actnn.torch.tensors import ARRAYS
+from actnn.torch.traced import symbolic, traced
 
 
 class Compressed(CompressedLayer):
@@ -21,11 +24,41 @@ class Compressed(CompressedLayer):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the layer with the functional door closed: what it does is its own."""
+        if traced() or (arguments and symbolic(arguments[0])):
+            return super().__call__(*arguments, **options)  # type: ignore[misc]
+        session = self.site.session
+        if session.over:
+            session.begin_late()
         # tickets of a store tell their copies of what they stand for, by functions that must be seen
-        if not self.site.session.store.keeps_in_place:
+        if not session.store.keeps_in_place:
             return super().__call__(*arguments, **options)  # type: ignore[misc]
         with closed():
             return super().__call__(*arguments, **options)  # type: ignore[misc]
+
+    @classmethod
+    def adopt(cls, layer: Any, site: Site) -> None:
+        """Turn a plain layer into this one; parameters, buffers, hooks and everything that refers to it stay."""
+        super().adopt(layer, site)
+        # torch.fx asks each layer for it, and does not look into those of torch
+        layer.__dict__["__module__"] = cls.plain.__module__
+
+    def release(self) -> None:
+        """Turn this layer back into the plain one."""
+        self.__dict__.pop("__module__", None)
+        super().release()
+
+    @property
+    def qconfig(self) -> Any:
+        """What tools that quantise weights look for: a converted layer has none."""
+        raise AttributeError("qconfig")
+
+    @qconfig.setter
+    def qconfig(self, settings: Any) -> None:
+        raise UnsupportedError(
+            f"{self.site.name!r} is a converted layer, and torch's quantisation takes layers by their exact type: it "
+            "would be skipped. Quantise first, or prepare for it, and convert what that returns: "
+            "actnn.QModule(prepare_qat(model))."
+        )
 
     def plainly(self, *arguments: Any) -> Tensor:
         """Return what the plain layer makes of an input."""
@@ -45,7 +78,7 @@ class Compressed(CompressedLayer):
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
-        if not (torch.is_grad_enabled() and self.site.compresses) or 0 in x.shape:
+        if not (torch.is_grad_enabled() and self.site.compresses) or symbolic(x) or traced() or 0 in x.shape:
             return False
         if x.requires_grad:
             return True

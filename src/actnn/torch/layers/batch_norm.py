@@ -150,3 +150,14 @@ class QSyncBatchNorm(CompressedBatchNorm, nn.SyncBatchNorm):
             return None
         group: Any = self.process_group or dist.group.WORLD
         return Processes(group) if dist.get_world_size(group) > 1 else None
+
+
+def join_statistics(model: nn.Module, process_group: Any = None) -> None:
+    """Let the BatchNorms of a converted model normalise by the batch of all processes, as SyncBatchNorm does.
+
+    It may come after DistributedDataParallel, which refuses models on the host that have a SyncBatchNorm already.
+    """
+    for layer in model.modules():
+        if isinstance(layer, CompressedBatchNorm) and not layer.joins:
+            twin: Any = layer
+            twin.__class__, twin.process_group = QSyncBatchNorm, process_group

@@ -16,7 +16,7 @@ from actnn.operations.maps import note_source
 from actnn.session.tensors import check_floating
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.torch.layers.base import Compressed
-from actnn.torch.tensors import ARRAYS
+from actnn.torch.tensors import ARRAYS, is_distributed
 
 
 class CompressedConvolution(Compressed):
@@ -159,16 +159,26 @@ class QLinear(Compressed, nn.Linear):
         """Return the linear map of an input of any rank."""
         if not self.records(input):
             return super().forward(input)
-        site, weight = self.site, self.parameter("weight")
+        weight, bias = self.parameter("weight"), self.parameter("bias")
+        if is_distributed(input):
+            from actnn.torch.layers.tensor_parallel import distributed_linear
+
+            mapped: Tensor = distributed_linear(self.mapped, input, weight, bias, self.site.name)
+            return mapped
+        return self.mapped(input, weight, bias)
+
+    def mapped(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the linear map of an input by a weight and a bias, those of this layer or parts of them."""
+        site = self.site
         check_floating(ARRAYS, input, site.name)
-        if input.shape[-1:] != (self.in_features,):
+        if input.shape[-1:] != weight.shape[-1:]:
             raise ShapeError(
                 f"{site.name!r} was given an input of shape {tuple(input.shape)}: "
-                f"expected {self.in_features} features on the last axis."
+                f"expected {weight.shape[-1]} features on the last axis."
             )
         learns = weight.requires_grad
         kept = keep(ARRAYS, input, site, self.training) if learns else None
-        y: Tensor = LinearFunction.apply(input, weight, self.parameter("bias"), kept, site)
+        y: Tensor = LinearFunction.apply(input, weight, bias, kept, site)
         # in an output of more axes, the channels of a BatchNorm are not this layer's features
         if learns and self.training and y.dim() == 2 and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: transfer(input, y))
