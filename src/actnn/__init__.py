@@ -70,6 +70,10 @@ _LAZY = dict.fromkeys(
     "set_optimization_level": "actnn.settings",
     "compute_tensor_bytes": "actnn.model.usage",
     "register": "actnn.torch",
+    "load": "actnn.torch.checkpoint",
+    "save": "actnn.torch.checkpoint",
+    # by itself: it loads torch's compiler
+    "compile": "actnn.torch.compiled",
 }
 
 __all__ = [
@@ -85,9 +89,12 @@ __all__ = [
     "ShapeError",
     "SwapError",
     "UnsupportedError",
+    "compile",
     "compute_tensor_bytes",
     "config",
     "get_memory_usage",
+    "load",
+    "save",
     "set_optimization_level",
     "verify",
     *(name for name in _LAZY if _LAZY[name] == "actnn.torch"),

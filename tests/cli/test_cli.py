@@ -1,6 +1,7 @@
 """The command line, called the way a user calls it."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -174,6 +175,7 @@ def test_doctor_reports_versions_kernels_and_a_passed_self_check():
     findings = {line[:16].strip(): line[17:] for line in finished.stdout.splitlines()}
     assert findings["actnn"] == actnn.__version__
     assert findings["kernels"].startswith("native: ")
+    assert findings["on accelerators"].startswith(("triton: compiles for ", "reference: "))
     assert {"torch", "paddle", "threads", "processor"} <= findings.keys()
     assert findings["self check"].startswith("passed: ")
 
@@ -222,3 +224,11 @@ def test_the_demo_compares_exact_and_compressed_training():
     assert finished.returncode == 0, finished.stderr
     for word in ("exact", "2-bit codes", "test accuracy", "activations kept", "peak memory", "time of an epoch"):
         assert word in finished.stdout
+
+
+def test_the_doctor_tells_programs_what_it_tells_people(capsys):
+    assert cli.main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert cli.main(["doctor"]) == 0
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == list(found)
+    assert found["self check"].startswith(("passed", "skipped"))

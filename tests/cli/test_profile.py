@@ -111,7 +111,7 @@ def run(*arguments: str, folder=None) -> subprocess.CompletedProcess[str]:
     # a relative path would lead nowhere from another directory
     environment = os.environ | {"PYTHONPATH": str(Path(actnn.__file__).parents[1])}
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, cwd=folder, env=environment
+        command, capture_output=True, text=True, check=False, timeout=1200, cwd=folder, env=environment
     )
 
 
@@ -195,7 +195,10 @@ def test_a_function_of_the_users_own_is_profiled_into_tables_and_a_page(folder):
     ("model", "advice"),
     [
         ("recurrent", "- Conversion gains next to nothing here, since most of what is kept"),
-        ("without_layers", "- No layer of this model is compressed, so no level would help"),
+        (
+            "without_layers",
+            "- No layer of this model, and no function that it calls, is compressed, so no level would help",
+        ),
     ],
 )
 def test_a_model_of_which_hardly_anything_is_compressed_is_told_so(folder, model, advice):

@@ -54,6 +54,7 @@ def train(rank: int, folder: str) -> None:
     """Run a few steps in one of two processes and save what came out of the last."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
+    early = converted_for_noise()
     file = f"file://{Path(folder) / 'meeting'}"
     dist.init_process_group("gloo", init_method=file, rank=rank, world_size=2, timeout=timedelta(seconds=60))
     try:
@@ -62,6 +63,7 @@ def train(rank: int, folder: str) -> None:
         }
         results["evaluation"] = evaluation(rank)
         results["distributed"] = distributed(rank)
+        results["noise"] = {"early": noise(early), "late": noise(converted_for_noise()), "by hand": noise(by_hand())}
         torch.save(results, Path(folder) / f"{rank}.pt")
     finally:
         dist.destroy_process_group()
@@ -106,13 +108,22 @@ def distributed(rank: int) -> dict[str, torch.Tensor]:
     return {
         "gradient": model[0].weight.grad.clone(),
         "keys": sorted(wrapped.module.state_dict()),
-        "local noise": local_noise(rank),
     }
 
 
-def local_noise(rank: int) -> torch.Tensor:
-    """Return a gradient of the same layer on the same input, made by each process for itself."""
+def converted_for_noise() -> nn.Module:
+    """Return a converted layer, the same in each process."""
     torch.manual_seed(4)
-    model = actnn.QModule(nn.Linear(300, 3), seed=5)
+    return actnn.QModule(nn.Linear(300, 3), level="L2", seed=5)
+
+
+def by_hand() -> nn.Module:
+    """Return a layer made by hand, the same in each process."""
+    torch.manual_seed(4)
+    return actnn.QLinear(300, 3)
+
+
+def noise(model: nn.Module) -> torch.Tensor:
+    """Return a gradient of the same layer on the same input, made by each process for itself."""
     model(torch.ones(4, 300) * torch.linspace(0, 1, 300)).sum().backward()
     return model.weight.grad

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actnn.bench import accuracies
+from actnn.bench import compile as compile_bench
 from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
@@ -113,6 +114,12 @@ def overhead(records: Sequence[Record]) -> Table:
     ]
 
 
+def compiled(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench compile``: one row a model and contestant."""
+    newest = {(record["model"], record["batch"], record["size"], record["contestant"]): record for record in records}
+    return compile_bench.HEADING, [compile_bench.row(record) for record in newest.values()]
+
+
 def figure(record: Record, name: str, form: str, unit: str = "") -> str:
     """Return a figure of a record as words, nothing where what it compares with took no part in it."""
     return NOTHING if record.get(name) is None else f"{record[name]:{form}}{unit}"
@@ -149,19 +156,26 @@ def trainer(record: Record) -> str:
 
 def variance(records: Sequence[Record]) -> Table:
     """Return the table of ``bench variance``: one row a model and scheme."""
-    newest = {(record["model"], record["data"], record["batch"], record["scheme"]): record for record in records}
-    heading = ["model, images, batch", "scheme", "kept", "variance", "of L2's", "predicted", "rank correlation"]
+    newest = {
+        tuple(record[name] for name in ("model", "data", "batch", "scheme", "bits")): record for record in records
+    }
+    heading = ["model, images, batch", "scheme", "bits", "kept", "variance", "of L2's", "predicted", "rank correlation"]
+    heading += ["squared bias", "of sampling variance", "noisiest parameter, of its own"]
     rows = [
         [
             f"{model}, {data}, {batch}",
             scheme,
+            f"{bits:g}",
             f"{record['kept_ratio']:.1f}×",
             f"{record['variance']:.4f}",
             figure(record, "ratio_to_l2", ".2f"),
             f"{record['predicted']:.4f}",
             figure(record, "rank_correlation", ".2f"),
+            f"{record['bias']:.1e} ± {record['bias_error']:.1e}" if record.get("bias_error") else "",
+            figure(record, "of_sampling", ".4f"),
+            f"{record['noisiest_of_sampling'][0][1]:.3f}" if record.get("noisiest_of_sampling") else "",
         ]
-        for (model, data, batch, scheme), record in newest.items()
+        for (model, data, batch, scheme, bits), record in newest.items()
     ]
     return heading, rows
 
@@ -336,6 +350,7 @@ def described(machine: Record) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
+    "compile": compiled,
     "step": step,
     "overhead": overhead,
     "memory": memory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -32,13 +33,18 @@ FAILED = "FAILED: "
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one line for each thing that was looked at; return 1 when the self check failed."""
-    parser_with_example("actnn doctor", __doc__.partition(": ")[2], EXAMPLE).parse_args(argv)
-    failed = False
+    """Print one line for each thing that was looked at, or all as JSON; return 1 when the self check failed."""
+    parser = parser_with_example("actnn doctor", __doc__.partition(": ")[2], EXAMPLE)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    as_json = parser.parse_args(argv).json
+    found: dict[str, str] = {}
     for label, finding in findings():
-        print(f"{label:<16} {finding}", flush=True)
-        failed |= finding.startswith(FAILED)
-    return int(failed)
+        found[label] = finding
+        if not as_json:
+            print(f"{label:<16} {finding}", flush=True)
+    if as_json:
+        print(json.dumps(found))
+    return int(any(finding.startswith(FAILED) for finding in found.values()))
 
 
 def findings() -> Iterator[tuple[str, str]]:
@@ -47,6 +53,7 @@ def findings() -> Iterator[tuple[str, str]]:
         # the lines below say it in full
         warnings.simplefilter("ignore", RuntimeWarning)
         status = kernels.status()
+        on_accelerators, why = kernels.accelerator_backend()
     yield "actnn", __version__
     yield "python", f"{platform.python_version()}, {sys.executable}"
     yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
@@ -54,6 +61,7 @@ def findings() -> Iterator[tuple[str, str]]:
     for framework in FRAMEWORKS:
         yield framework, framework_state(framework)
     yield "kernels", f"{status.name}: {status.reason}"
+    yield "on accelerators", f"{on_accelerators.name}: {why}"
     yield "library", status.library or "none"
     yield "instructions", status.simd
     yield "threads", f"{status.threads} for the kernels, {available_cores()} available to this process"

@@ -9,17 +9,19 @@ import sys
 from argparse import ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actnn.console.arguments import Parser, amount, at_least, width
 from actnn.console.extras import require
-from actnn.console.files import write_atomically
 from actnn.errors import ActnnError, ConfigError
+from actnn.files import write_atomically
 from actnn.measuring import machine, processes
 from actnn.measuring.memory import MALLOC_SETTINGS, machine_total
 from actnn.profiling import page, terminal
 from actnn.profiling.child import Settings
+from actnn.profiling.growth import needs_of
 from actnn.settings import LEVELS
 from actnn.workloads import language, workload
 
@@ -43,9 +45,10 @@ def main(argv: Sequence[str]) -> int:
         arguments.model, arguments.batch, arguments.input, arguments.classes, arguments.level, arguments.bits
     )
     profile: dict[str, Any] = {"settings": asdict(compressed), "machine": machine.facts()}
+    memory = arguments.memory or machine_total()
     for name, settings in (("exact", replace(compressed, level=None)), ("compressed", compressed)):
         profile[name] = measured(name, settings)
-    memory = arguments.memory or machine_total()
+        profile[name]["needs"] = needs_of(partial(needed, settings), settings.batch, memory)
     try:
         if arguments.json is not None:
             write(arguments.json, json.dumps(profile))
@@ -160,3 +163,13 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
         return processes.call("actnn.profiling.child:measure", asdict(settings), environment=ENVIRONMENT)
     except processes.DoesNotFit as error:
         raise ActnnError(f"there is too little memory for {name} training: {error} Try a smaller --batch.") from error
+
+
+def needed(settings: Settings, batch: int) -> int | None:
+    """Return what a process needs to train with some batch, in a fresh one; None where that does not fit or show."""
+    given = asdict(replace(settings, batch=batch))
+    try:
+        found: int | None = processes.call("actnn.profiling.child:need", given, environment=ENVIRONMENT)["bytes"]
+    except processes.DoesNotFit:
+        return None
+    return found

@@ -10,7 +10,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import NoReturn
 
-from actnn.amounts import parse_memory
+from actnn.amounts import AVERAGES, parse_memory
 from actnn.errors import ConfigError
 
 # what torch takes as a whole number, as a number of threads, and as a float32
@@ -82,10 +82,10 @@ def number(text: str) -> float:
 
 
 def width(text: str) -> float:
-    """Read an average width."""
-    bits = number(text)
+    """Read an average width, by number or by name."""
+    bits = AVERAGES[text] if text in AVERAGES else number(text)
     if not 1 <= bits <= 8:
-        raise ArgumentTypeError(f"{text!r} is not a width from 1 to 8 bits")
+        raise ArgumentTypeError(f"{text!r} is not a width from 1 to 8 bits, nor {', '.join(AVERAGES)}")
     return int(bits) if bits.is_integer() else bits
 
 

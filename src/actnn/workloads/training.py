@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError
+from actnn.workloads.processes import ALONE, Processes, distributed_model, load_states, of_all, states
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,10 +23,10 @@ FIRST_SHARE, LAST_SHARE = 1 / 25, 1 / 25 / 1e4
 
 @dataclass(frozen=True)
 class Recipe:
-    """How weights learn: stochastic gradient descent with momentum, a cosine schedule with warm-up, and precision.
+    """How weights learn: an optimizer, a schedule of learning rates with warm-up, and precision.
 
-    ``warm_up`` is the share of all steps in which the learning rate rises to ``rate``; ``bf16`` computes in bfloat16
-    what autocast allows to.
+    ``momentum`` is that of stochastic gradient descent. ``warm_up`` is the share of all steps in which the learning
+    rate rises to ``rate``; ``bf16`` computes in bfloat16 what autocast allows to.
     """
 
     rate: float = PEAK_RATE
@@ -35,13 +36,19 @@ class Recipe:
     warm_up: float = 0.3
     bf16: bool = False
     channels_last: bool = False
+    optimizer: str = "sgd"
+    schedule: str = "cosine"
 
     def rate_of(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0, of so many."""
         top = self.warm_up * steps - 1
         if step <= top:
             return between(FIRST_SHARE * self.rate, self.rate, step / top if top > 0 else 1.0)
-        return between(self.rate, LAST_SHARE * self.rate, min(1.0, (step - top) / (steps - 1 - top)))
+        return SCHEDULES[self.schedule](self.rate, LAST_SHARE * self.rate, min(1.0, (step - top) / (steps - 1 - top)))
+
+    def optimizer_of(self, parameters: Any) -> Any:
+        """Return the optimizer of some parameters."""
+        return OPTIMIZERS[self.optimizer](self, parameters)
 
 
 RECIPE = Recipe()
@@ -50,6 +57,36 @@ RECIPE = Recipe()
 def between(start: float, end: float, share: float) -> float:
     """Return a value on half a cosine from start to end."""
     return end + (start - end) / 2 * (math.cos(math.pi * share) + 1)
+
+
+def along_a_line(start: float, end: float, share: float) -> float:
+    """Return a value on the line from start to end."""
+    return start + (end - start) * share
+
+
+def at_the_start(start: float, end: float, share: float) -> float:
+    """Return the value at the start."""
+    return start
+
+
+def sgd(recipe: Recipe, parameters: Any) -> Any:
+    """Return stochastic gradient descent with momentum."""
+    import torch
+
+    decay = recipe.weight_decay
+    return torch.optim.SGD(parameters, lr=recipe.rate, momentum=recipe.momentum, weight_decay=decay)
+
+
+def adamw(recipe: Recipe, parameters: Any) -> Any:
+    """Return Adam with decoupled weight decay."""
+    import torch
+
+    return torch.optim.AdamW(parameters, lr=recipe.rate, weight_decay=recipe.weight_decay)
+
+
+# how the learning rate goes from its peak to its end, and what follows gradients, by name
+SCHEDULES = {"cosine": between, "linear": along_a_line, "constant": at_the_start}
+OPTIMIZERS = {"sgd": sgd, "adamw": adamw}
 
 
 def step_count(images: int, batch: int, epochs: int) -> int:
@@ -84,7 +121,8 @@ class Training:
     """A model on its way through a data set; equal seeds give equal orders of images.
 
     ``before_step`` is told the positions of a step's images in the data set, ``after_step`` that it is done. Random
-    numbers that layers draw come from a sequence of its own, so that trainings in turns do not change each other.
+    numbers that layers draw come from a sequence of its own, so that trainings in turns do not change each other. Where
+    several ``processes`` train together, each takes its part of every batch.
     """
 
     def __init__(
@@ -98,15 +136,17 @@ class Training:
         recipe: Recipe = RECIPE,
         before_step: Callable[[Tensor], object] = lambda positions: None,
         after_step: Callable[[], object] = lambda: None,
+        processes: Processes = ALONE,
     ) -> None:
         import torch
 
         self.model, self.data, self.batch, self.steps, self.recipe = model, data, batch, steps, recipe
         self.before_step, self.after_step = before_step, after_step
+        self.processes = processes
         self.shuffle = torch.Generator().manual_seed(seed)
-        self.optimizer = torch.optim.SGD(
-            model.parameters(), lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-        )
+        # what learns in all processes: the model itself, or what holds it
+        self._learner = distributed_model(model, processes)
+        self.optimizer = recipe.optimizer_of(model.parameters())
         self.epoch_number = self.done = self.taken = 0
         self.total_loss = 0.0
         self._random = torch.get_rng_state()
@@ -133,6 +173,8 @@ class Training:
         """Take one step on some images and return the loss; ``watched`` is entered around the forward pass."""
         from torch.nn import functional
 
+        total = len(positions)
+        positions = self.processes.part(positions)
         images, labels = self.data.train.batch(positions, self.epoch_number)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate_of(self.taken, self.steps)
@@ -142,11 +184,15 @@ class Training:
             scores = self._scores(images)
             check_scores(scores, len(labels), self.data.classes)
             loss = functional.cross_entropy(scores, labels, label_smoothing=self.recipe.label_smoothing)
-        loss.backward()
+        if self.processes.together:
+            # gradients are averaged over processes, whose parts may differ in size
+            (loss * (len(positions) * self.processes.count / total)).backward()
+        else:
+            loss.backward()
         self.optimizer.step()
         self.taken += 1
         self.after_step()
-        return float(loss.item())
+        return self.processes.mean_loss(float(loss.item()), len(positions), total)
 
     def advance(self, watched: AbstractContextManager[Any] | None = None) -> float:
         """Take the next step of this epoch and return its loss."""
@@ -154,7 +200,7 @@ class Training:
             self._shuffled = self.shuffle.get_state()
             self._order = list(self.batches())
         if self.done + 1 < len(self._order):
-            self.data.train.prepare(self._order[self.done + 1], self.epoch_number)
+            self.data.train.prepare(self.processes.part(self._order[self.done + 1]), self.epoch_number)
         loss = self.step(self._order[self.done], watched)
         self.done += 1
         self.total_loss += loss
@@ -189,13 +235,18 @@ class Training:
         return right / test.image_count
 
     def state_dict(self) -> dict[str, Any]:
-        """Return, between steps, all that the next ones depend on; safe to store with ``torch.save``."""
+        """Return, between steps, all that the next ones depend on; safe to store with ``torch.save``.
+
+        All processes have to call; the first one's is whole.
+        """
         session = getattr(self.model, "session_state", None)
+        own = {"session": None if session is None else session(), "random": self._random}
+        model, optimizer = states(self._learner, self.optimizer, self.processes)
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "session": None if session is None else session(),
-            "random": self._random,
+            "model": model,
+            "optimizer": optimizer,
+            **own,
+            "processes": of_all(own, self.processes),
             "shuffled": self._shuffled if self._order else self.shuffle.get_state(),
             "epoch": self.epoch_number,
             "done": self.done,
@@ -205,11 +256,12 @@ class Training:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a training with the same model, data and settings was when its state was taken."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if state["session"] is not None:
-            self.model.load_session_state(state["session"])
-        self._random = state["random"]
+        load_states(self._learner, self.optimizer, state["model"], state["optimizer"], self.processes)
+        everyone = state.get("processes") or [state]
+        own = everyone[self.processes.number % len(everyone)]
+        if own["session"] is not None:
+            self.model.load_session_state(own["session"])
+        self._random = own["random"]
         self.shuffle.set_state(state["shuffled"])
         self.epoch_number, self.done, self.taken = state["epoch"], state["done"], state["taken"]
         self.total_loss = state["total_loss"]
@@ -222,7 +274,7 @@ class Training:
         if self.recipe.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            scores = self.model(images)
+            scores = (self._learner if self.model.training else self.model)(images)
         return scores.float() if self.recipe.bf16 and isinstance(scores, torch.Tensor) else scores
 
     @contextmanager

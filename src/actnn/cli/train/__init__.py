@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from actnn.cli.train.display import Display, show
+from actnn.cli.train.display import Display, LiveTable, Nothing, show
 from actnn.cli.train.options import parse
 from actnn.console.extras import require
+from actnn.workloads.processes import joined
 from actnn.workloads.runs.execution import CHECKPOINT, LOG, WEIGHTS, carry_out
 from actnn.workloads.runs.interruption import Interrupted, Interruption
 from actnn.workloads.runs.settings import Options, Settings
@@ -30,11 +31,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train(settings: Settings, options: Options, interruption: Interruption) -> None:
-    """Carry out a run, or what is left of it, and print its table."""
-    run = carry_out(settings, options, interruption, Display, say)
-    show(run.outcomes, settings.epochs)
-    print(f"weights: {options.out / WEIGHTS}, log: {options.out / LOG}")
-    run.check_memory(say)
+    """Carry out a run, or what is left of it, and print its table; of several processes the first one speaks."""
+    with joined(settings.parallel) as processes:
+        display = (LiveTable if options.table else Display) if processes.writes else Nothing
+        run = carry_out(settings, options, interruption, display, say if processes.writes else silently, processes)
+        if not processes.writes:
+            return
+        show(run.outcomes, settings.epochs)
+        print(f"weights: {options.out / WEIGHTS}, log: {options.out / LOG}")
+        run.check_memory(say)
 
 
 def what_is_left(options: Options, begun: bool, saved: str) -> str:
@@ -46,6 +51,10 @@ def what_is_left(options: Options, begun: bool, saved: str) -> str:
     if (out / CHECKPOINT).exists():
         return f" before it began; the run in {out} is as it was."
     return " before the first checkpoint; nothing was kept, and the same command begins anew."
+
+
+def silently(line: str) -> None:
+    """Say nothing: the first process does."""
 
 
 def say(line: str) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from actnn.amounts import readable
 from actnn.console.progress import progress_bars
 from actnn.workloads.runs.figures import Figures, Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SMOOTHING = 0.9
 # short enough for all figures to fit beside it
@@ -44,9 +49,72 @@ class Display:
 
     def epoch(self, name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> None:
         """Print a line above the bars."""
-        reached = f"loss {outcome.loss:.4f}, accuracy {outcome.accuracy:.2%}"
-        line = f"epoch {number}/{epochs}, {name}: {reached}, {speed:.0f} images/s"
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(epoch_line(name, number, epochs, outcome, speed), highlight=False, soft_wrap=True)
+
+
+class LiveTable:
+    """A table that changes while a run trains: a row for each training, and a line for each epoch above it."""
+
+    def __init__(self, names: Iterable[str], steps: int, taken: int) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(stderr=True)
+        self._steps, self._rows = steps, {name: [f"{taken}/{steps}", *["–"] * 4] for name in names}
+        self._live = Live(self.table(), console=self._console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> LiveTable:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def step(self, name: str, taken: int, figures: Figures) -> None:
+        """Show a step."""
+        resident = kept(figures.resident_bytes)
+        speed = f"{figures.images_per_second:.0f}"
+        row = [f"{taken}/{self._steps}", f"{figures.loss:.4f}", speed, kept(figures.kept_bytes), resident]
+        self._rows[name] = row
+        self._live.update(self.table())
+
+    def epoch(self, name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> None:
+        """Print a line above the table."""
+        self._console.print(epoch_line(name, number, epochs, outcome, speed), highlight=False, soft_wrap=True)
+
+    def table(self) -> Table:
+        """Return the table as it is now."""
+        from rich.table import Table
+
+        table = Table("training", "step", "loss", "images/s", "kept for backward", "resident")
+        for name, row in self._rows.items():
+            table.add_row(name, *row)
+        return table
+
+
+class Nothing(AbstractContextManager[Any]):
+    """What a process shows that leaves it to another one."""
+
+    def __init__(self, names: Iterable[str], steps: int, taken: int) -> None:
+        pass
+
+    def __exit__(self, *problem: object) -> None:
+        """Show nothing."""
+
+    def step(self, name: str, taken: int, figures: Figures) -> None:
+        """Show nothing."""
+
+    def epoch(self, name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> None:
+        """Show nothing."""
+
+
+def epoch_line(name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> str:
+    """Return what an epoch came to."""
+    reached = f"loss {outcome.loss:.4f}, accuracy {outcome.accuracy:.2%}"
+    return f"epoch {number}/{epochs}, {name}: {reached}, {speed:.0f} images/s"
 
 
 def show(outcomes: Mapping[str, Outcome], epochs: int) -> None:

@@ -7,20 +7,32 @@ import re
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from actnn.console.arguments import LARGEST, MOST_THREADS, Parser, amount, at_least, folder, number_from, width
 from actnn.settings import LEVELS
 from actnn.workloads import models
+from actnn.workloads.processes import WAYS
 from actnn.workloads.runs.settings import IDX, SIZE, Every, Options, Settings
-from actnn.workloads.training import PEAK_RATE
+from actnn.workloads.training import OPTIMIZERS, PEAK_RATE, SCHEDULES
 
 EXAMPLE = "actnn train --data digits --model small_resnet --level L3 --epochs 2 --out runs/digits"
 DESCRIPTION = """\
 Train an image classifier with compressed activations. A run that was killed or interrupted goes on with the same
 command and --resume, and ends with the very weights that it would have had anyway."""
 MOST_SIZE = 16384
-MOMENTUM, WEIGHT_DECAY, WARM_UP = 0.9, 5e-4, 0.1
+MOMENTUM, WARM_UP = 0.9, 0.1
 MOST_SEED = 2**63 - 1
+
+
+class Default(NamedTuple):
+    """What an optimizer has where nothing is given."""
+
+    rate: float
+    decay: float
+
+
+DEFAULTS = {"sgd": Default(PEAK_RATE, 5e-4), "adamw": Default(1e-3, 0.05)}
 
 positive = number_from(5e-324, LARGEST, f"a number above 0 and up to {LARGEST:g}")
 share = number_from(0, 0.999, "a share from 0 to 0.999")
@@ -40,6 +52,9 @@ def parse(argv: Sequence[str]) -> tuple[Settings, Options]:
     add_recipe(parser)
     add_run(parser)
     given = vars(parser.parse_args(argv))
+    default = DEFAULTS[given["optimizer"]]
+    given["rate"] = default.rate if given["rate"] is None else given["rate"]
+    given["weight_decay"] = default.decay if given["weight_decay"] is None else given["weight_decay"]
     settings = Settings(**{name: given.pop(name) for name in Settings.__dataclass_fields__})
     if settings.compare and settings.level == "L0":
         parser.error("--compare exact compares with --level L0, which is exact already: choose another level")
@@ -105,7 +120,12 @@ def add_recipe(parser: Parser) -> None:
     group = parser.add_argument_group("training")
     group.add_argument("--epochs", type=at_least(1), default=4, help="passes over the images (default: 4)")
     group.add_argument("--batch", type=at_least(2), default=64, help="images in a step (default: 64)")
-    group.add_argument("--rate", type=positive, default=PEAK_RATE, help=f"peak learning rate (default: {PEAK_RATE})")
+    group.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="sgd", help="default: sgd, with momentum")
+    rates = " and ".join(f"{default.rate:g} with {name}" for name, default in DEFAULTS.items())
+    group.add_argument("--rate", type=positive, default=None, help=f"peak learning rate (default: {rates})")
+    group.add_argument(
+        "--schedule", choices=tuple(SCHEDULES), default="cosine", help="of the rate from its peak on (default: cosine)"
+    )
     group.add_argument(
         "--warm-up", type=share, default=WARM_UP, help=f"share of steps until the peak (default: {WARM_UP})"
     )
@@ -113,11 +133,23 @@ def add_recipe(parser: Parser) -> None:
     group.add_argument(
         "--weight-decay",
         type=number_from(0, LARGEST, f"a number from 0 to {LARGEST:g}"),
-        default=WEIGHT_DECAY,
-        help=f"default: {WEIGHT_DECAY}",
+        default=None,
+        help=f"default: {' and '.join(f'{default.decay:g} with {name}' for name, default in DEFAULTS.items())}",
     )
     group.add_argument("--label-smoothing", type=share, default=0.0, help="default: 0")
     group.add_argument("--amp", choices=("bf16",), default=None, help="compute in bfloat16 where that is safe")
+    group.add_argument(
+        "--parallel",
+        choices=WAYS,
+        default=None,
+        help="how the processes that torchrun started train together, each on its part of a batch (default: ddp)",
+    )
+    group.add_argument(
+        "--sync-batch-norm",
+        action=BooleanOptionalAction,
+        default=True,
+        help="several processes: normalise by the whole batch (levels from L2 on; default: yes)",
+    )
     group.add_argument("--channels-last", action="store_true", default=False, help="lay images out channels last")
     group.add_argument(
         "--seed", type=at_least(0, MOST_SEED), default=0, help="of weights, order and noise (default: 0)"
@@ -142,6 +174,13 @@ def add_run(parser: Parser) -> None:
         "--threads", type=at_least(1, MOST_THREADS), default=None, help="default: as many as torch chooses"
     )
     group.add_argument("--tensorboard", action="store_true", default=False, help="write events for TensorBoard too")
+    group.add_argument(
+        "--logger",
+        metavar="MODULE:NAME",
+        default=None,
+        help="an object with a method log(values, step=…), or what returns one, such as wandb:init",
+    )
+    group.add_argument("--table", action="store_true", default=False, help="show a live table instead of bars")
 
 
 def every(text: str) -> Every:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from actnn.console.arguments import MOST_THREADS
-from actnn.console.files import write_atomically
 from actnn.errors import ActnnError
+from actnn.files import write_atomically
 
 FORMAT = "actnn train 1"
 # what a checkpoint of that format holds besides, and what it holds of each training

@@ -12,6 +12,7 @@ from actnn.workloads import datasets, models
 from actnn.workloads.augmentation import Shifted
 from actnn.workloads.datasets import DataError, DataSet
 from actnn.workloads.image_folder import image_folder
+from actnn.workloads.processes import ALONE, Processes
 from actnn.workloads.runs.settings import IDX, SIZE, Settings
 from actnn.workloads.training import Training, compressed, step_count
 
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
 EXACT = "exact"
 NAMED = ("digits", "fashion-mnist")
+# levels whose BatchNorms are the framework's own
+EXACT_NORMS = ("L0", "L1", "swap")
 # images that are looked at to tell a set from another
 SOME = 8
 
 
-def load_data(settings: Settings) -> DataSet:
+def load_data(settings: Settings, processes: Processes = ALONE) -> DataSet:
     """Return the images of a run."""
     named = settings.data in NAMED or settings.data.startswith(IDX)
     if named and settings.size is not None:
@@ -39,6 +42,11 @@ def load_data(settings: Settings) -> DataSet:
         raise ConfigError(
             f"with {count} images and --batch {settings.batch} the last step of an epoch has a single image, of which "
             f"BatchNorm has no statistics: use --images {count - 1}, or another --batch."
+        )
+    if (least := count % settings.batch or settings.batch) < 2 * processes.count:
+        raise ConfigError(
+            f"with {count} images and --batch {settings.batch} a step has only {least} images for {processes.count} "
+            f"processes: expected two for each at least. Use other --images, a larger --batch, or fewer processes."
         )
     return data
 
@@ -77,14 +85,20 @@ def fingerprint(data: DataSet) -> dict[str, Any]:
     }
 
 
-def contestants(settings: Settings, data: DataSet) -> dict[str, Training]:
+def contestants(settings: Settings, data: DataSet, processes: Processes = ALONE) -> dict[str, Training]:
     """Return the trainings of a run by name; all begin with the same weights and see the same images."""
     bits = "" if settings.bits is None else f", {settings.bits:g} bits"
     names = [*([EXACT] if settings.compare else []), f"{settings.level}{bits}"]
-    return {name: training(settings, data, exact=name == EXACT) for name in names}
+    return {name: training(settings, data, name == EXACT, processes) for name in names}
 
 
-def training(settings: Settings, data: DataSet, exact: bool) -> Training:
+def joins_statistics(settings: Settings, exact: bool, processes: Processes) -> bool:
+    """Tell whether BatchNorms normalise by the batch of all processes: on the host only those that keep codes can."""
+    coded = not exact and settings.level not in EXACT_NORMS
+    return processes.together and settings.sync_batch_norm and coded
+
+
+def training(settings: Settings, data: DataSet, exact: bool, processes: Processes = ALONE) -> Training:
     """Return one training, before its first step."""
     import torch
 
@@ -97,9 +111,9 @@ def training(settings: Settings, data: DataSet, exact: bool) -> Training:
     check_takes(model, image, settings.model)
     if not exact:
         model = compressed(model, settings.level, settings.bits, seed=settings.seed, memory=settings.memory)
-    # weights took more random numbers in some models than in others
-    torch.manual_seed(settings.seed)
-    return Training(
+    # weights took more random numbers in some models than in others; processes draw different ones
+    torch.manual_seed(settings.seed + processes.number)
+    made = Training(
         model.train(),
         data,
         batch=settings.batch,
@@ -107,7 +121,14 @@ def training(settings: Settings, data: DataSet, exact: bool) -> Training:
         seed=settings.seed,
         recipe=settings.recipe,
         before_step=model.set_samples if settings.samples and not exact else lambda positions: None,
+        processes=processes,
     )
+    if joins_statistics(settings, exact, processes):
+        from actnn.torch.layers.batch_norm import join_statistics
+
+        # only now: torch lets no SyncBatchNorm on the host into DistributedDataParallel
+        join_statistics(model)
+    return made
 
 
 def check_takes(model: nn.Module, image: Any, name: str) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from actnn import __version__
-from actnn.console.files import UNFINISHED
 from actnn.errors import ConfigError
+from actnn.files import UNFINISHED
 from actnn.measuring import machine
+from actnn.workloads.processes import ALONE, Processes, restarted
 from actnn.workloads.runs import checkpoint
 from actnn.workloads.runs.checkpoint import CheckpointError, said
 from actnn.workloads.runs.contestants import contestants, fingerprint, load_data
 from actnn.workloads.runs.figures import Opens, Outcome
 from actnn.workloads.runs.interruption import Interruption
-from actnn.workloads.runs.journal import EVENT_FILES, Board, Journal
+from actnn.workloads.runs.journal import EVENT_FILES, Board, Journal, Logger, Named, Silence
 from actnn.workloads.runs.lock import alone
 from actnn.workloads.runs.run import Run
 from actnn.workloads.runs.settings import Options, Settings
@@ -27,20 +28,31 @@ CHECKPOINT, LOG, WEIGHTS, EVENTS = "checkpoint.pt", "log.jsonl", "model.pt", "ev
 Say = Callable[[str], object]
 
 
-def carry_out(settings: Settings, options: Options, interruption: Interruption, opens: Opens, say: Say) -> Run:
+def carry_out(
+    settings: Settings,
+    options: Options,
+    interruption: Interruption,
+    opens: Opens,
+    say: Say,
+    processes: Processes = ALONE,
+) -> Run:
     """Train, or train what is left, in a folder that no other run uses meanwhile; return the run at its end."""
-    with alone(options.out, say):
+    with alone(options.out, say) if processes.writes else nullcontext():
         state = earlier(settings, options, say)
+        # the first process may replace a checkpoint when all have read it
+        processes.wait()
         threads = choose_threads(options.threads, state)
-        data = load_data(settings)
+        data = load_data(settings, processes)
         about = {"fingerprint": fingerprint(data), "threads": threads, "versions": versions()}
+        about["processes"] = processes.count
         if state is not None:
             check_same(state, about, options.out, say)
-        trainings = contestants(settings, data)
+        trainings = contestants(settings, data, processes)
         interruption.check()
-        run = trained(settings, trainings, state, about, options, interruption, opens, say)
-        weights = checkpoint.serialized(list(trainings.values())[-1].model.state_dict())
-        checkpoint.write(options.out / WEIGHTS, weights, kept=options.out)
+        run = trained(settings, trainings, state, about, options, interruption, opens, say, processes)
+        weights = list(trainings.values())[-1].state_dict()["model"]
+        if processes.writes:
+            checkpoint.write(options.out / WEIGHTS, checkpoint.serialized(weights), kept=options.out)
     return run
 
 
@@ -53,19 +65,25 @@ def trained(
     interruption: Interruption,
     opens: Opens,
     say: Say,
+    processes: Processes = ALONE,
 ) -> Run:
     """Train to the end, with a log and a display that are open meanwhile."""
     out = options.out
     leader = next(iter(trainings.values()))
     taken = 0 if state is None else next(iter(state["trainings"].values()))["taken"]
-    replaced = files_of_a_run(out) if options.overwrite else []
-    board = Board(out / EVENTS, taken) if options.tensorboard else None
-    if replaced:
-        remove(replaced, out)
-    log = Journal(out / LOG, 0 if state is None else state["log"], board)
+    log: AbstractContextManager[Any] = Silence()
+    if processes.writes:
+        replaced = files_of_a_run(out) if options.overwrite and state is None else []
+        loggers: list[Logger] = [Board(out / EVENTS, taken)] if options.tensorboard else []
+        loggers += [Named.found(options.logger)] if options.logger is not None else []
+        if replaced:
+            remove(replaced, out)
+        log = Journal(out / LOG, 0 if state is None else state["log"], loggers)
     with log as journal, opens(trainings, leader.steps, taken) as display:
         outcomes = {name: Outcome() for name in trainings}
-        run = Run(settings, trainings, outcomes, out / CHECKPOINT, journal, display, interruption, about, options)
+        run = Run(
+            settings, trainings, outcomes, out / CHECKPOINT, journal, display, interruption, about, options, processes
+        )
         begin(run, state, say)
         interruption.begun = True
         run.go()
@@ -95,9 +113,9 @@ def earlier(settings: Settings, options: Options, say: Say) -> dict[str, Any] | 
         if options.resume:
             say(f"{options.out} has no checkpoint yet: the run begins anew.")
         return None
-    if options.overwrite:
+    if options.overwrite and not restarted():
         return None
-    if not options.resume:
+    if not (options.resume or restarted()):
         raise ConfigError(
             f"{options.out} holds a run already: go on with --resume, replace it with --overwrite, or name another "
             "--out."
@@ -128,6 +146,9 @@ def check_same(state: dict[str, Any], about: dict[str, Any], out: Path, say: Say
             f"the run in {out} had other images ({state['fingerprint']}, now {about['fingerprint']}): bring those "
             "back, or name another --out."
         )
+    if state.get("processes", 1) != about["processes"]:
+        before, now = state.get("processes", 1), about["processes"]
+        say(f"the run had {before} processes before, now {now}: it goes on, but not as it would have.")
     if state["versions"] != about["versions"]:
         say(f"the run began with {state['versions']}, now it is {about['versions']}: results may differ in last bits.")
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
+from actnn.errors import ConfigError
 from actnn.workloads.runs.checkpoint import OutputError, said
 
 # how TensorBoard's writer calls its files
@@ -20,12 +23,68 @@ EVENT_FILES = "events.out.tfevents.*"
 FIGURES = ("loss", "accuracy", "rate", "images_per_second", "kept_bytes", "resident_bytes")
 
 
+class Logger(Protocol):
+    """What takes the figures of a run beside its log."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Take the figures of a step."""
+
+    def close(self) -> None:
+        """Take no more."""
+
+    def discard(self) -> None:
+        """Leave nothing of what was written."""
+
+
+class Named:
+    """A logger of somebody else's, of which nothing is asked but ``log(values, step=…)``, as wandb's runs have it."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    @classmethod
+    def found(cls, name: str) -> Named:
+        """Return the logger that ``module:name`` is, or returns when it is called."""
+        module, _, attribute = name.partition(":")
+        try:
+            logger: Any = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as problem:
+            raise ConfigError(f"--logger {name}: {problem}. Expected module:name, such as wandb:init.") from problem
+        if not hasattr(logger, "log") and callable(logger):
+            logger = logger()
+        if not callable(getattr(logger, "log", None)):
+            raise ConfigError(f"--logger {name} is a {type(logger).__name__}: expected a method log(values, step=…).")
+        return cls(logger)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Hand the figures of a step on."""
+        self._logger.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Leave the logger to whoever made it."""
+
+    def discard(self) -> None:
+        """Leave the logger to whoever made it."""
+
+
+class Silence(AbstractContextManager[Any]):
+    """The log of a process that does not write."""
+
+    missing = 0
+
+    def write(self, event: str, **figures: Any) -> None:
+        """Write nothing."""
+
+    def __exit__(self, *problem: object) -> None:
+        """Leave nothing."""
+
+
 class Journal:
     """The log of one run, open for writing until it is left."""
 
-    def __init__(self, path: Path, length: int, board: Board | None = None) -> None:
+    def __init__(self, path: Path, length: int, loggers: Sequence[Logger] = ()) -> None:
         self.path = path
-        self.board = board
+        self.loggers = loggers
         with said(path):
             # not "a": what a killed run wrote after its checkpoint is written again
             self._file = path.open("r+b" if path.exists() else "w+b")
@@ -38,8 +97,14 @@ class Journal:
         with said(self.path):
             self._file.write(json.dumps({"event": event} | figures).encode() + b"\n")
             self._file.flush()
-        if self.board is not None and "step" in figures:
-            self.board.write(event, figures)
+        if "step" in figures:
+            values = {
+                f"{event} {name}/{figures['training']}": figures[name]
+                for name in FIGURES
+                if figures.get(name) is not None
+            }
+            for logger in self.loggers:
+                logger.log(values, step=figures["step"])
 
     def length(self) -> int:
         """Return how long the log is, once all of it is on disk."""
@@ -51,8 +116,8 @@ class Journal:
     def close(self) -> None:
         """Write no more."""
         try:
-            if self.board is not None:
-                self.board.close()
+            for logger in self.loggers:
+                logger.close()
         finally:
             with said(self.path):
                 self._file.close()
@@ -61,8 +126,8 @@ class Journal:
         """Leave nothing of what was written."""
         with suppress(OutputError):
             self.close()
-        if self.board is not None:
-            self.board.discard()
+        for logger in self.loggers:
+            logger.discard()
         self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Journal:
@@ -93,12 +158,11 @@ class Board:
             threading.excepthook = self._hook
             raise
 
-    def write(self, event: str, figures: dict[str, Any]) -> None:
-        """Add the figures of an event."""
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Add the figures of a step."""
         with said(self.folder):
-            for name in FIGURES:
-                if figures.get(name) is not None:
-                    self._writer.add_scalar(f"{event} {name}/{figures['training']}", figures[name], figures["step"])
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Write no more."""

@@ -21,6 +21,7 @@ from actnn.amounts import readable
 from actnn.errors import ActnnError
 from actnn.measuring.memory import resident
 from actnn.workloads import models
+from actnn.workloads.processes import ALONE, Processes
 from actnn.workloads.runs import checkpoint
 from actnn.workloads.runs.checkpoint import CheckpointError
 from actnn.workloads.runs.contestants import EXACT
@@ -54,6 +55,7 @@ class Run:
     interruption: Interruption
     about: dict[str, Any]
     options: Options
+    processes: Processes = ALONE
     _saved_step: int = field(default=0, init=False)
     _saved_time: float = field(default_factory=time.monotonic, init=False)
 
@@ -71,12 +73,12 @@ class Run:
         """Train to the end; raise Interrupted, with everything saved, where somebody asks for it."""
         while not self.is_over:
             while not self.leader.epoch_is_over:
-                if self.interruption.signal is not None:
+                stops, saves = self.processes.any(self.interruption.signal is not None, self._is_time_to_save())
+                if stops or saves:
                     self.save()
+                if stops:
                     raise Interrupted
                 self.take_steps()
-                if self._is_time_to_save():
-                    self.save()
             self.save()
             self.end_epoch()
         self.save()
@@ -84,6 +86,10 @@ class Run:
     def take_steps(self) -> None:
         """Let every training take a step; where one fails, a checkpoint without steps does not stay as a run."""
         first = self.leader.taken == 0
+        if not self.processes.writes:
+            for name, training in self.trainings.items():
+                self.step(name, training)
+            return
         try:
             with models.one_line(self.settings.model, "fails in its first step") if first else nullcontext():
                 for name, training in self.trainings.items():
@@ -124,7 +130,8 @@ class Run:
         """Evaluate all trainings and begin the next epoch."""
         for name, training in self.trainings.items():
             outcome = self.outcomes[name]
-            outcome.accuracy = training.accuracy(after_batch=self.interruption.check)
+            check = self.interruption.check if not self.processes.together else lambda: None
+            outcome.accuracy = training.accuracy(after_batch=check)
             place = {"training": name, "epoch": training.epoch_number, "step": training.taken}
             outcome.loss = training.end_epoch()
             seen = training.epoch_number * training.data.train.image_count
@@ -149,17 +156,19 @@ class Run:
             )
 
     def save(self) -> None:
-        """Write a checkpoint."""
-        checkpoint.save(
-            self.path,
-            self.about
-            | {
-                "settings": self.settings.as_dict(),
-                "trainings": {name: training.state_dict() for name, training in self.trainings.items()},
-                "outcomes": {name: asdict(outcome) for name, outcome in self.outcomes.items()},
-                "log": self.journal.length(),
-            },
-        )
+        """Write a checkpoint, in the first process; the others tell it their states."""
+        states = {name: training.state_dict() for name, training in self.trainings.items()}
+        if self.processes.writes:
+            checkpoint.save(
+                self.path,
+                self.about
+                | {
+                    "settings": self.settings.as_dict(),
+                    "trainings": states,
+                    "outcomes": {name: asdict(outcome) for name, outcome in self.outcomes.items()},
+                    "log": self.journal.length(),
+                },
+            )
         self._saved_step, self._saved_time = self.leader.taken, time.monotonic()
 
     def load(self, state: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ class Settings:
     channels_last: bool
     seed: int
     compare: str | None
+    optimizer: str = "sgd"
+    schedule: str = "cosine"
+    parallel: str | None = None
+    sync_batch_norm: bool = True
 
     @property
     def recipe(self) -> Recipe:
@@ -50,6 +54,8 @@ class Settings:
             warm_up=self.warm_up,
             bf16=self.amp == "bf16",
             channels_last=self.channels_last,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,9 +63,16 @@ class Settings:
         return asdict(self)
 
     def check_equal(self, saved: dict[str, Any], where: Path) -> None:
-        """Raise ConfigError where a checkpoint belongs to a run with other settings; say which."""
+        """Raise ConfigError where a checkpoint belongs to a run with other settings; say which.
+
+        More epochs may be asked for than before. Settings that the checkpoint's version did not know had defaults.
+        """
         own = self.as_dict()
+        known = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        saved = known | saved
         differing = [name for name in own if own[name] != saved.get(name)]
+        if differing == ["epochs"] and self.epochs > saved["epochs"]:
+            return
         if differing:
             said = ", ".join(f"{flag(name)} {saved.get(name)} (now {own[name]})" for name in differing)
             raise ConfigError(
@@ -78,6 +91,8 @@ class Options:
     log_every: int
     threads: int | None
     tensorboard: bool
+    logger: str | None
+    table: bool
 
 
 @dataclass(frozen=True)
