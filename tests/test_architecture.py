@@ -18,13 +18,14 @@ PACKAGE = Path(find_spec("actnn").origin).parent
 # the public face, which resolves its names on first use; it is there for users, and for what plays the user
 FACE = "actnn"
 
-BASE = {"errors", "format", "amounts"}
+BASE = {"errors", "format", "amounts", "files"}
 PLANNED = BASE | {"settings", "kernels", "planning"}
 # What each folder, or module beside the folders, may import, in a function or for types as well.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "format": {"errors"},
     "amounts": {"errors"},
+    "files": set(),
     "settings": BASE,
     "kernels": {"errors", "format"},
     "planning": BASE | {"settings", "kernels"},
@@ -34,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": PLANNED | {"stores", "session", "operations"},
     "torch": PLANNED | {"stores", "session", "operations", "model"},
     "paddle": PLANNED | {"stores", "session", "operations", "model"},
+    "integrations": BASE | {"model", "torch"},
     FACE: {"errors", "settings", "model"},
     "console": BASE,
     "measuring": BASE | {"console"},
@@ -58,10 +60,12 @@ OWNERS = {
     "paddle": "actnn.paddle",
     "triton": "actnn.kernels.triton",
     "ctypes": "actnn.kernels.native",
+    "lightning": "actnn.integrations",
+    "accelerate": "actnn.integrations",
 }
 LAZY = {
     (f"actnn.{folder}", framework)
-    for folder in ("cli", "bench", "workloads", "measuring", "profiling")
+    for folder in ("cli", "bench", "workloads", "measuring", "profiling", "integrations")
     for framework in ("torch", "paddle")
 }
 
