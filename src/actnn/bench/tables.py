@@ -17,8 +17,10 @@ from actnn.bench import compile as compile_bench
 from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
+from actnn.bench.variance import less_kept
 from actnn.errors import ConfigError
 from actnn.measuring.records import Record, recorded
+from actnn.workloads.peers import PEERS
 from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
 
 Table = tuple[list[str], list[list[str]]]
@@ -145,7 +147,7 @@ def in_order(record: Record) -> str:
 def trainer(record: Record) -> str:
     """Return how the contestant of a record trains."""
     name: str = record["contestant"]
-    if name in (EXACT, CHECKPOINT):
+    if name in (EXACT, CHECKPOINT, *PEERS):
         return name
     # records of an earlier form name the level apart
     words: list[str] = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
@@ -166,10 +168,10 @@ def variance(records: Sequence[Record]) -> Table:
             f"{model}, {data}, {batch}",
             scheme,
             f"{bits:g}",
-            f"{record['kept_ratio']:.1f}×",
+            f"{less_kept(record):.1f}×",
             f"{record['variance']:.4f}",
             figure(record, "ratio_to_l2", ".2f"),
-            f"{record['predicted']:.4f}",
+            figure(record, "predicted", ".4f"),
             figure(record, "rank_correlation", ".2f"),
             f"{record['bias']:.1e} ± {record['bias_error']:.1e}" if record.get("bias_error") else "",
             figure(record, "of_sampling", ".4f"),

@@ -8,9 +8,10 @@ from typing import Any
 
 from actnn.settings import LEVELS
 from actnn.workloads import language
+from actnn.workloads.peers import PEERS
 
 EXACT, CHECKPOINT, SWAP = "exact", "checkpoint", "swap"
-CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS)
+CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS, *PEERS)
 # levels that change how their whole process allocates memory: nobody can be timed fairly beside them
 OF_WHOLE_PROCESS = tuple(
     name for name, knobs in LEVELS.items() if knobs.get("arena") or knobs.get("empty_cache_threshold") is not None
@@ -70,7 +71,9 @@ class Task:
         return figures | {name: value for name, value in changed.items() if value != VARIANTS[name]}
 
     def width_of(self, contestant: str) -> float | None:
-        """Return the average width of a contestant's codes, None where it makes none."""
+        """Return the average width of a contestant's codes, None where it makes none; a peer has its own."""
+        if contestant in PEERS:
+            return PEERS[contestant].bits
         if not LEVELS.get(contestant, {"compress_activation": False}).get("compress_activation", True):
             return None
         return self.bits or LEVELS[contestant]["activation_compression_bits"][0]

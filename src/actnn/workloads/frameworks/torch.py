@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError
-from actnn.workloads import workload
+from actnn.workloads import peers, workload
 from actnn.workloads.batch import Batch
 from actnn.workloads.checkpointing import checkpointed
 from actnn.workloads.frameworks.trainee import MOMENTUM, Trainee, contest
@@ -24,6 +24,8 @@ def workload_of(task: Task) -> workload.Workload:
     return workload.find(task.model, **size, classes=task.classes, channels_last=task.channels_last)
 
 
+# what methods that look at a step beforehand are shown
+SMALL_BATCH = 2
 PLAIN: dict[str, Callable[[Any], nn.Module]] = {EXACT: lambda model: model, CHECKPOINT: checkpointed}
 
 
@@ -39,6 +41,10 @@ class TorchTrainee(Trainee):
         torch.manual_seed(task.seed)
         self.model = contest(task, contestant, workload_of(task).build(), PLAIN)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=task.rate, momentum=MOMENTUM)
+        if peers.is_to_prepare(self.model):
+            self.load(Task.of(task.settings | {"batch": min(task.batch, SMALL_BATCH)}))
+            peers.prepare(self.model, lambda: self.forward().backward())
+            self.clear()
         self.load(task)
 
     def load(self, task: Task) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from actnn.workloads import peers
 from actnn.workloads.task import Task
 from actnn.workloads.training import compressed
 
@@ -104,5 +105,7 @@ def contest(task: Task, contestant: str, model: Any, plain: Mapping[str, Callabl
     """Return a model as a contestant trains it; ``plain`` are those that make no codes."""
     if contestant in plain:
         return plain[contestant](model)
+    if contestant in peers.PEERS:
+        return peers.applied(contestant, task.framework, model, task.seed)
     settings: dict[str, Any] = {"share_codes": task.share_codes, "rounding": task.rounding}
     return compressed(model, contestant, task.width_of(contestant), seed=task.seed, **settings)
