@@ -12,8 +12,10 @@ from typing import NamedTuple
 from actnn.console.arguments import LARGEST, MOST_THREADS, Parser, amount, at_least, folder, number_from, width
 from actnn.settings import LEVELS
 from actnn.workloads import models
+from actnn.workloads.images import IDX, SIZE
 from actnn.workloads.processes import WAYS
-from actnn.workloads.runs.settings import IDX, SIZE, Every, Options, Settings
+from actnn.workloads.runs.settings import Every, Options, Settings
+from actnn.workloads.tasks import CLASSIFICATION, TASKS
 from actnn.workloads.training import OPTIMIZERS, PEAK_RATE, SCHEDULES
 
 EXAMPLE = "actnn train --data digits --model small_resnet --level L3 --epochs 2 --out runs/digits"
@@ -72,8 +74,11 @@ def own_name(settings: Settings) -> str:
 
 
 def add_data(parser: Parser) -> None:
-    """Add the arguments that choose images."""
-    group = parser.add_argument_group("images")
+    """Add the arguments that choose what is learnt, and from what."""
+    group = parser.add_argument_group("task and data")
+    group.add_argument(
+        "--task", choices=tuple(TASKS), default=CLASSIFICATION, help=f"what is learnt (default: {CLASSIFICATION})"
+    )
     group.add_argument(
         "--data",
         type=images,
