@@ -36,6 +36,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("mean_iou", "mean intersection over union"),
         Metric("mean_ap", "mean average precision"),
         Metric("neighbour_accuracy", "accuracy of nearest neighbours"),
+        Metric("linear_accuracy", "accuracy of a linear probe"),
         Metric("perplexity", "perplexity", is_share=False),
     )
 }

@@ -13,6 +13,7 @@ TASKS: Mapping[str, str] = {
     "segmentation": "actnn.workloads.tasks.segmentation:Segmentation",
     "detection": "actnn.workloads.tasks.detection:Detection",
     "selfsupervised": "actnn.workloads.tasks.selfsupervised:SelfSupervised",
+    "selfsupervised-linear": "actnn.workloads.tasks.selfsupervised:LinearProbe",
     "language": "actnn.workloads.tasks.language:LanguageModelling",
     "text": "actnn.workloads.tasks.text:TextClassification",
 }
