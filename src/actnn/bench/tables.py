@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import accuracies
+from actnn.bench import accuracies, task_results
 from actnn.bench import compile as compile_bench
 from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
@@ -364,4 +364,5 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "variance": variance,
     "convergence": convergence,
     "losses": losses,
+    "tasks": task_results.table,
 }

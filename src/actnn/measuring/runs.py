@@ -75,12 +75,13 @@ def carry_out(
     any_commit: bool = False,
     steps: int | None = None,
     counts: Callable[[Record], bool] = lambda record: True,
+    done: Callable[[], object] = lambda: None,
 ) -> list[Record]:
     """Measure the groups of which a run is not recorded yet; return the newest record of every run.
 
     A run is recorded when the file holds all its settings with the commit of the working directory, or with any.
     ``words`` describes a run and ``found`` its figures, for people; ``steps`` is how often a measurement tells;
-    ``counts`` tells whether a record is as good as a new one.
+    ``counts`` tells whether a record is as good as a new one; ``done`` is called for each group that was there already.
     """
     known_before = [] if out is None or again else [record for record in recorded(out) if counts(record)]
     if out is not None:
@@ -100,6 +101,8 @@ def carry_out(
                         append(record, out)
                     shown.line(f"{words(record)}: {found(record)}")
                 bar(None)
+            else:
+                done()
             results += known
             advance(len(group))
     return results

@@ -47,7 +47,8 @@ def types() -> dict[str, Any]:
         def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
             batch, tokens, width = x.shape
             parts = self.inputs(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            found = functional.scaled_dot_product_attention(*parts.unbind(), attn_mask=mask, is_causal=self.causal)
+            queries, keys, values = parts.unbind()
+            found = functional.scaled_dot_product_attention(queries, keys, values, mask, is_causal=self.causal)
             outputs: Tensor = self.outputs(found.transpose(1, 2).reshape(batch, tokens, width))
             return outputs
 

@@ -29,8 +29,8 @@ class Annotated(NamedTuple):
     @staticmethod
     def of(path: Path, corners: Sequence[Sequence[float]], classes: Sequence[int], sides: tuple[int, int]) -> Annotated:
         """Return an image with boxes in pixels ``(left, top, right, bottom)``; what is no box is left out."""
-        scaled = np.asarray(corners, np.float32).reshape(-1, 4) / np.array([*sides, *sides], np.float32)
-        scaled = scaled.clip(0, 1)
+        shares = np.asarray(corners, np.float32).reshape(-1, 4) / np.array([*sides, *sides], np.float32)
+        scaled = shares.clip(0, 1).astype(np.float32)
         proper = ((scaled[:, 2:] - scaled[:, :2]) >= LEAST_SIDE).all(1)
         return Annotated(path, scaled[proper], np.asarray(classes, np.int64)[proper])
 

@@ -60,5 +60,6 @@ class TextClassification(Goal):
 
 def scores_of(call: Call, tokens: Any) -> Any:
     """Return the scores of some texts, whose padding nobody looks at."""
-    outputs = call(tokens, attention_mask=(tokens != PADDING).long())
-    return getattr(outputs, "logits", outputs).float()
+    outputs: Any = call(tokens, attention_mask=(tokens != PADDING).long())
+    scores: Any = getattr(outputs, "logits", outputs)
+    return scores.float()
