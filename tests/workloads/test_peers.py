@@ -208,6 +208,11 @@ def test_gact_gives_more_bits_to_what_is_more_sensitive_within_its_average():
     assert 0.9 * 3 * 1000 < sum(widths[number] * elements[number] for number in elements) <= 3 * 1000
 
 
+def test_gact_measures_neighbours_together_where_there_are_many_tensors():
+    assert gact.neighbours(range(5), 8) == [range(0, 1), range(1, 2), range(2, 3), range(3, 4), range(4, 5)]
+    assert gact.neighbours(range(7), 3) == [range(0, 2), range(2, 4), range(4, 7)]
+
+
 def test_gact_learns_widths_before_training():
     model = contestant("gact", tokens)
     images, labels = batch(tokens)

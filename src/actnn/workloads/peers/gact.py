@@ -2,14 +2,16 @@
 
 A tensor's sensitivity is how much the gradient changes when only its noise is drawn anew: one backward pass for each
 tensor. Widths from 1 to 8 bits then go greedily to where they lower variance most a bit, within an average of 4. The
-paper repeats that every thousand steps; ours does so once, on a small batch, before training. Ours too: ReLUs keep one
-bit and poolings positions, which only helps it.
+paper repeats that every thousand steps; ours does so once, on a small batch, before training, and where there are more
+tensors than 48, neighbours are measured together and have one width. Ours too: ReLUs keep one bit and poolings
+positions, which only helps it.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from actnn.workloads.peers.hooks import Method, hooked
 from actnn.workloads.peers.lossless import with_lossless_layers
 
 WIDEST = 8
+MOST_MEASURED = 48
 # two draws of a tensor's noise
 USUAL, OTHER = 0, 1
 
@@ -32,28 +35,37 @@ class Gact(Method):
         self.widths: dict[int, int] = {}
         self.elements: dict[int, int] = {}
         self._codes = GroupCodes(seed)
-        self._redrawn: int | None = None
+        self._redrawn: Collection[int] = ()
         self._measures = False
 
     def encode(self, x: Tensor, number: int) -> tuple[tuple[Tensor, ...], Callable[..., Tensor]]:
         self.elements[number] = x.numel()
         # while sensitivities are measured, all draw the same noise as before but for one
-        draw = (number + 1, OTHER if number == self._redrawn else USUAL) if self._measures else None
+        draw = (number + 1, OTHER if number in self._redrawn else USUAL) if self._measures else None
         code, decode = self._codes.encode(x, self.widths.get(number, self._bits), draw)
         return (code,), decode
 
     def adapt(self, gradient: Callable[[], list[Tensor]]) -> None:
         """Give each tensor its width; ``gradient`` computes that of one batch."""
-        self.widths, self._measures, self._redrawn = {}, True, None
+        self.widths, self._measures, self._redrawn = {}, True, ()
         usual = [own.clone() for own in gradient()]
+        groups = neighbours(sorted(self.elements), MOST_MEASURED)
         sensitivities = {}
-        for number in list(self.elements):
-            self._redrawn = number
+        for place, self._redrawn in enumerate(groups):
             pairs = zip(gradient(), usual, strict=True)
             # of two draws, half the squared difference is the variance
-            sensitivities[number] = sum(float((own - other).square().sum()) for own, other in pairs) / 2
+            sensitivities[place] = sum(float((own - other).square().sum()) for own, other in pairs) / 2
         self._measures = False
-        self.widths = allocated(sensitivities, self.elements, self._bits)
+        elements = {place: sum(self.elements[number] for number in group) for place, group in enumerate(groups)}
+        widths = allocated(sensitivities, elements, self._bits)
+        self.widths = {number: widths[place] for place, group in enumerate(groups) for number in group}
+
+
+def neighbours(numbers: Sequence[int], most: int) -> list[Sequence[int]]:
+    """Return so many groups of neighbours at most, as equal in size as can be."""
+    count = min(most, len(numbers))
+    ends = [len(numbers) * place // count for place in range(count + 1)]
+    return [numbers[first:last] for first, last in itertools.pairwise(ends)]
 
 
 def allocated(sensitivities: Mapping[int, float], elements: Mapping[int, int], bits: int) -> dict[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -79,18 +80,18 @@ class _Shared:
         self.saved, self.decode = saved, decode
 
 
-def hooked(model: nn.Module, method: Method) -> nn.Module:
+def hooked(model: nn.Module, method: Method, written_out: bool = True) -> nn.Module:
     """Let a method take whatever autograd saves in the forward of a model.
 
-    Attention is written out in matrices, as it was when these methods were: what one fused kernel saves besides, the
-    logarithms of its sums, stands noise badly.
+    Attention is ``written_out`` in matrices, as it was when these methods were: what one fused kernel saves besides,
+    the logarithms of its sums, stands noise badly.
     """
     forward = model.forward
 
     def with_hooks(*args: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **named)
-        with Hooks(model, method), sdpa_kernel(SDPBackend.MATH):
+        with Hooks(model, method), sdpa_kernel(SDPBackend.MATH) if written_out else nullcontext():
             return forward(*args, **named)
 
     model.forward = with_hooks

@@ -24,4 +24,4 @@ class OnHost(Method):
 
 def save_on_cpu(model: nn.Module, **ignored: Any) -> nn.Module:
     """Return a model whose activations wait on the host."""
-    return hooked(model, OnHost())
+    return hooked(model, OnHost(), written_out=False)
