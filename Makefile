@@ -17,7 +17,7 @@ export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint test-native test-python test-triton test-aarch64 native wheels results format clean
+.PHONY: demo test lint test-native test-python test-triton test-aarch64 native wheels docs works-with results format clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python -m actnn demo
@@ -36,7 +36,7 @@ test-native: $(VENV)/test-installed
 	ctest --test-dir build/sanitize --output-on-failure
 
 test-python: $(VENV)/test-installed
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 # All that `make test` tries a share of: kernels of accelerators, interpreted and compiled; takes half an hour.
 test-triton: $(VENV)/test-installed
@@ -60,6 +60,10 @@ test-aarch64: $(VENV)/build-tools
 	    -DACTNN_BUILD_TESTS=ON -DACTNN_WERROR=ON
 	cmake --build build/aarch64
 	ctest --test-dir build/aarch64 --output-on-failure
+
+# Tries the guide's table of what works together, and writes it.
+works-with: $(VENV)/test-installed
+	$(BIN)/python -m pytest -m works_with --works-with docs/guide.md
 
 # Writes the committed records into the README's tables, and draws them.
 results: $(VENV)/test-installed
