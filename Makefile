@@ -61,13 +61,17 @@ test-aarch64: $(VENV)/build-tools
 	cmake --build build/aarch64
 	ctest --test-dir build/aarch64 --output-on-failure
 
+# The documentation as a site, in build/site; every warning is an error.
+docs: $(VENV)/docs-installed
+	$(BIN)/mkdocs build --strict
+
 # Tries the guide's table of what works together, and writes it.
 works-with: $(VENV)/test-installed
 	$(BIN)/python -m pytest -m works_with --works-with docs/guide.md
 
 # Writes the committed records into the README's tables, and draws them.
 results: $(VENV)/test-installed
-	for file in README.md docs/results.md; do $(BIN)/python -m actnn bench tables --file $$file --results results; done
+	for file in README.md docs/results.md docs/beside.md docs/scaling.md; do $(BIN)/python -m actnn bench tables --file $$file --results results; done
 	$(BIN)/python -m actnn bench plots --results results
 
 format: $(VENV)/test-installed
@@ -95,6 +99,11 @@ $(VENV)/torch-installed: constraints.txt | $(VENV)/created
 $(VENV)/models-installed: tools/torchvision_on_host.py $(VENV)/torch-installed
 	$(PIP) torchvision timm transformers
 	$(BIN)/python tools/torchvision_on_host.py
+	touch $@
+
+# mkdocs reads docstrings from the sources, so that neither actnn nor a framework is installed
+$(VENV)/docs-installed: constraints.txt | $(VENV)/created
+	$(PIP) mkdocs-material "mkdocstrings[python]"
 	touch $@
 
 $(VENV)/demo-installed: EXTRAS = torch,demo

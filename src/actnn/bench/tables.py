@@ -25,6 +25,7 @@ Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
 # growth of memory below this is nothing but what the system rounds
 LEAST_GROWTH = 2**20
+OTHER_WAYS = (CHECKPOINT, "**actnn swap**")
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -50,7 +51,7 @@ def table(name: str, results: Path) -> str:
     """Return one table as Markdown, with the machine and the versions below it."""
     if name not in TABLES:
         raise ConfigError(f"there is no table {name!r}: expected one of {', '.join(TABLES)}.")
-    source = results / f"{name}.jsonl"
+    source = results / f"{SOURCES.get(name, name)}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
     records = recorded(source)
@@ -93,6 +94,14 @@ def step(records: Sequence[Record]) -> Table:
             ]
         )
     return heading, rows
+
+
+def beside(records: Sequence[Record]) -> Table:
+    """Return the rows of ``bench step`` of models that were trained by another way to save memory too."""
+    heading, rows = step(records)
+    models = {row[0] for row in rows if row[1] in OTHER_WAYS}
+    columns = [heading.index(name) for name in ("model, batch, size", "training", "time", "kept", "peak")]
+    return [heading[place] for place in columns], [[row[place] for place in columns] for row in rows if row[0] in models]
 
 
 def overhead(records: Sequence[Record]) -> Table:
@@ -349,9 +358,12 @@ def described(machine: Record) -> str:
     )
 
 
+# tables that are made from records of another name
+SOURCES = {"beside": "step"}
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "compile": compiled,
     "step": step,
+    "beside": beside,
     "overhead": overhead,
     "memory": memory,
     "kept": kept,
