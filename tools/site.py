@@ -18,8 +18,13 @@ BROUGHT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "results/*.svg", "exa
 # links from files of the root into docs/, and from docs/ to the root
 LINK = re.compile(r"\]\((?:docs/|\.\./)")
 FOLDER = re.compile(r"\]\(examples\)")
+# a converted model, without what front ends ask of it
+WRAPPER = """actnn.model.wrapper.Wrapper
+    options:
+      members: [set_samples, report, restore, session_state, load_session_state]
+"""
 API = {
-    "Models": ["actnn.torch.convert.QModule", "actnn.model.wrapper.Wrapper", "actnn.torch.door.registry.register"],
+    "Models": ["actnn.torch.convert.QModule", WRAPPER, "actnn.torch.door.registry.register"],
     "Settings": ["actnn.settings.Config", "actnn.settings.set_optimization_level", "actnn.settings.QScheme"],
     "Reports": ["actnn.session.report.Report", "actnn.session.report.Row", "actnn.torch.verify.verify"],
     "Compiled training": ["actnn.torch.compiled.compile"],
