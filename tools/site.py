@@ -58,7 +58,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def reference() -> str:
     """Return the page of the API."""
-    lines = ["# API", "", "By docstrings; `import actnn` has the names for PyTorch, `import actnn.paddle as actnn` Paddle's.", ""]
+    lines = [
+        "# API",
+        "",
+        "By docstrings; `import actnn` has the names for PyTorch, `import actnn.paddle as actnn` Paddle's.",
+        "",
+    ]
     for heading, names in API.items():
         lines += [f"## {heading}", "", *(f"::: {name}" for name in names), ""]
     return "\n".join(lines)

@@ -75,7 +75,10 @@ def repair(wheel: Path, dist: Path) -> None:
     (repaired,) = dist.glob("*manylinux*.whl")
     tag = repaired.stem.rpartition("-")[2]
     shown = subprocess.run(
-        [sys.executable, "-m", "auditwheel", "show", "--json", str(repaired)], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "auditwheel", "show", "--json", str(repaired)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found = json.loads(shown.stdout)
     if tag not in json.dumps(found) or zipfile.ZipFile(repaired).namelist().count(LIBRARY + OPENMP) != 1:

@@ -70,7 +70,16 @@ def test_two_processes_learn_as_one_does(way, runs):
 
 def test_torchrun_starts_a_run_anew_of_which_a_process_is_killed_and_it_ends_with_the_same_weights(runs, tmp_path):
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"]
-    train = ["-m", "actnn", "train", *TINY, "--model", "small_classifiers:that_is_killed", "--out", str(tmp_path / "parts")]
+    train = [
+        "-m",
+        "actnn",
+        "train",
+        *TINY,
+        "--model",
+        "small_classifiers:that_is_killed",
+        "--out",
+        str(tmp_path / "parts"),
+    ]
     run([*launch, "--max-restarts", "1", *train])
     whole, parts = weights(runs / "whole"), weights(tmp_path / "parts")
     assert losses(tmp_path / "parts") == losses(runs / "whole")

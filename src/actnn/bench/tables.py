@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import accuracies
+from actnn.bench import accuracies, expectations
 from actnn.bench import compile as compile_bench
 from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
@@ -101,7 +101,9 @@ def beside(records: Sequence[Record]) -> Table:
     heading, rows = step(records)
     models = {row[0] for row in rows if row[1] in OTHER_WAYS}
     columns = [heading.index(name) for name in ("model, batch, size", "training", "time", "kept", "peak")]
-    return [heading[place] for place in columns], [[row[place] for place in columns] for row in rows if row[0] in models]
+    return [heading[place] for place in columns], [
+        [row[place] for place in columns] for row in rows if row[0] in models
+    ]
 
 
 def overhead(records: Sequence[Record]) -> Table:
@@ -280,6 +282,32 @@ def maxbatch(records: Sequence[Record]) -> Table:
     ]
 
 
+def expected(records: Sequence[Record]) -> Table:
+    """Return what the largest batches of ``bench maxbatch`` make of training on many devices."""
+    newest = {(*place(record), trainer(record)): record for record in expectations.known(records)}
+    return expectations.HEADING, [
+        [words, name, *expectations.cells(record)]
+        for (words, name), record in sorted(newest.items(), key=in_usual_order)
+    ]
+
+
+def scaling(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench scaling``: one row a contestant and count of processes."""
+    newest = {
+        (f"{model_of(record)}, {record['batch']}, {record['size']}", trainer(record), record["processes"]): record
+        for record in records
+    }
+    heading = ["model, batch of all, size", "training", "processes", "step", "images a second"]
+    heading += ["kept by each", "sent by each in a step"]
+    return heading, [
+        [
+            *(words, name, str(count), f"{record['step']['seconds']:.2f} s", f"{record['images_per_second']:.2f}"),
+            *(megabytes(record["kept_bytes"]), megabytes(record["sent_bytes"])),
+        ]
+        for (words, name, count), record in newest.items()
+    ]
+
+
 def in_usual_order(entry: tuple[Any, Record]) -> int:
     """Return the place of a record's contestant among all."""
     return CONTESTANTS.index(entry[1]["contestant"])
@@ -359,11 +387,13 @@ def described(machine: Record) -> str:
 
 
 # tables that are made from records of another name
-SOURCES = {"beside": "step"}
+SOURCES = {"beside": "step", "expected": "maxbatch"}
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "compile": compiled,
     "step": step,
     "beside": beside,
+    "scaling": scaling,
+    "expected": expected,
     "overhead": overhead,
     "memory": memory,
     "kept": kept,

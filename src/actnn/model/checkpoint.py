@@ -153,7 +153,11 @@ class SessionStates:
         own = state["processes"][self._checkpoints.process() % len(state["processes"])]
         self._model.load_session_state(own["session"])
         # with another number of processes the generators would be in one state twice
-        if self._generators and own["random"] is not None and len(state["processes"]) == self._checkpoints.process_count():
+        if (
+            self._generators
+            and own["random"] is not None
+            and len(state["processes"]) == self._checkpoints.process_count()
+        ):
             set_generator_states(own["random"])
             self._checkpoints.set_generator_states(own["random"])
 
