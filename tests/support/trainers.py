@@ -1,4 +1,4 @@
-"""Small runs of real trainers, each in a process of its own: run whole, or killed and run again, they save their weights.
+"""Small runs of real trainers, each in a process of its own: run whole, or killed and run again, they save weights.
 
 ``python trainers.py FOLDER`` imports all trainers once and forks a process for each run, before which nothing was
 computed: ``FOLDER/NAME/whole`` has what the whole run came to, ``parts`` what the killed and resumed one did.

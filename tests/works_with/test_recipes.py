@@ -243,10 +243,7 @@ def test_weights_of_a_direction_and_a_length(later):
         parametrizations.weight_norm(model[2][1])
         return model
 
-    if later:
-        ours = same(lambda model: train(normed(model)))
-    else:
-        ours = same(train, lambda: normed(network()))
+    ours = same(lambda model: train(normed(model))) if later else same(train, lambda: normed(network()))
     plain = ours.restore()
     nn.utils.parametrize.remove_parametrizations(plain[2][1], "weight")
     assert type(plain[2][1]) is nn.Linear

@@ -1,7 +1,7 @@
 """``actnn bench scaling``: step time, kept bytes and bytes sent at 1, 2, … processes that share one batch (DDP, gloo).
 
 The batch of all processes together is the same for every count, and so is the number of threads: what changes is how
-they are shared out. Every count is a group of fresh processes; the first one's times count, for all wait for each other.
+they are shared out. Every count is a group of fresh processes; the first one's times count: all wait for each other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from actnn.amounts import readable
 from actnn.bench.arguments import add_recording, add_training, different, parser_of, size, task_of
 from actnn.console.arguments import at_least
-from actnn.amounts import readable
 from actnn.errors import ConfigError
 from actnn.measuring import processes, runs, timing
 from actnn.measuring.processes import Told
@@ -105,7 +105,8 @@ def turn(task: Task, run: Mapping[str, Any], told: Told) -> dict[str, Any]:
         return processes.call(f"{__name__}:steps", settings, environment=environment, told=tell)
 
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))[0]
+        first, *_ = pool.map(one, range(count))
+        return first
 
 
 def free_port() -> int:
