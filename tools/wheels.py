@@ -144,7 +144,7 @@ def try_readme(wheel: Path, python: str) -> None:
 def first_example(text: str) -> str:
     """Return the first block of Python after the heading "Use"."""
     _, _, rest = text.partition("\n## Use\n")
-    block = re.search(r"(?:^ {4}.*\n|^\n)+", rest, re.MULTILINE)
+    block = re.search(r"^ {4}\S.*\n(?:(?: {4}.*)?\n)*", rest, re.MULTILINE)
     if block is None:
         raise SystemExit("README.md has no example below its heading Use")
     return "\n".join(line[4:] for line in block[0].splitlines())
