@@ -12,12 +12,17 @@ from actnn.bench.expectations import IMAGES, steps_of_an_epoch, traffic
 TINY = ["--model", "small_resnet", "--batch", "4", "--size", "32", "--rounds", "1", "--steps", "1", "--threads", "2"]
 
 
-def test_two_processes_keep_half_each_and_send_what_their_gradients_weigh(capsys):
+def test_two_processes_keep_half_each_and_send_what_their_gradients_weigh(capsys, monkeypatch):
     torch = pytest.importorskip("torch")
     if not torch.distributed.is_available():
         pytest.skip("this torch knows no processes")
-    assert scaling.main([*TINY, "--contestants", "L3"]) == 0
-    one, two = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert scaling.main([*TINY, "--contestants", "L3", "--processes", "2"]) == 0
+    two = json.loads(capsys.readouterr().out)
+    # a process that is alone need be no other than this one
+    monkeypatch.setattr(scaling.processes, "call", lambda function, settings, **_: scaling.steps(settings, print))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert scaling.main([*TINY, "--contestants", "L3", "--processes", "1"]) == 0
+    one = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (one["processes"], two["processes"]) == (1, 2)
     assert (one["batch"], two["batch"]) == (4, 4)
     assert two["kept_bytes"] == pytest.approx(one["kept_bytes"] / 2, rel=0.1)

@@ -54,7 +54,7 @@ def table(name: str, results: Path) -> str:
     source = results / f"{SOURCES.get(name, name)}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
-    records = recorded(source)
+    records = CHOSEN.get(name, list)(recorded(source))
     if not records:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)
@@ -96,14 +96,18 @@ def step(records: Sequence[Record]) -> Table:
     return heading, rows
 
 
+def with_other_ways(records: Sequence[Record]) -> list[Record]:
+    """Return the newest records of ``bench step`` of models that were trained by another way to save memory too."""
+    newest = {(in_order(record), record["batch"], record["size"], trainer(record)): record for record in records}
+    models = {key[:3] for key in newest if key[3] in OTHER_WAYS}
+    return [record for key, record in newest.items() if key[:3] in models]
+
+
 def beside(records: Sequence[Record]) -> Table:
-    """Return the rows of ``bench step`` of models that were trained by another way to save memory too."""
+    """Return some columns of the table of ``bench step``."""
     heading, rows = step(records)
-    models = {row[0] for row in rows if row[1] in OTHER_WAYS}
     columns = [heading.index(name) for name in ("model, batch, size", "training", "time", "kept", "peak")]
-    return [heading[place] for place in columns], [
-        [row[place] for place in columns] for row in rows if row[0] in models
-    ]
+    return [heading[place] for place in columns], [[row[place] for place in columns] for row in rows]
 
 
 def overhead(records: Sequence[Record]) -> Table:
@@ -284,7 +288,7 @@ def maxbatch(records: Sequence[Record]) -> Table:
 
 def expected(records: Sequence[Record]) -> Table:
     """Return what the largest batches of ``bench maxbatch`` make of training on many devices."""
-    newest = {(*place(record), trainer(record)): record for record in expectations.known(records)}
+    newest = {(*place(record), trainer(record)): record for record in records}
     return expectations.HEADING, [
         [words, name, *expectations.cells(record)]
         for (words, name), record in sorted(newest.items(), key=in_usual_order)
@@ -386,8 +390,12 @@ def described(machine: Record) -> str:
     )
 
 
-# tables that are made from records of another name
+# tables that are made from records of another name, and from some of them
 SOURCES = {"beside": "step", "expected": "maxbatch"}
+CHOSEN: dict[str, Callable[[Sequence[Record]], list[Record]]] = {
+    "beside": with_other_ways,
+    "expected": expectations.known,
+}
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "compile": compiled,
     "step": step,
