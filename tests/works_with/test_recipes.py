@@ -22,7 +22,7 @@ import actnn
 
 STEPS = 3
 # what codes of 8 bits may move weights by, of what they move in all
-CLOSE = 0.05
+CLOSE = 0.08
 Weights = dict[str, Tensor]
 Recipe = Callable[[nn.Module], Weights]
 works_with = pytest.mark.works_with
