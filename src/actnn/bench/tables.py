@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import accuracies, task_results
+from actnn.bench import accuracies, expectations, task_results
 from actnn.bench import compile as compile_bench
 from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
@@ -27,6 +27,7 @@ Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
 # growth of memory below this is nothing but what the system rounds
 LEAST_GROWTH = 2**20
+OTHER_WAYS = (CHECKPOINT, "**actnn swap**")
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -52,10 +53,10 @@ def table(name: str, results: Path) -> str:
     """Return one table as Markdown, with the machine and the versions below it."""
     if name not in TABLES:
         raise ConfigError(f"there is no table {name!r}: expected one of {', '.join(TABLES)}.")
-    source = results / f"{name}.jsonl"
+    source = results / f"{SOURCES.get(name, name)}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
-    records = recorded(source)
+    records = CHOSEN.get(name, list)(recorded(source))
     if not records:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)
@@ -95,6 +96,20 @@ def step(records: Sequence[Record]) -> Table:
             ]
         )
     return heading, rows
+
+
+def with_other_ways(records: Sequence[Record]) -> list[Record]:
+    """Return the newest records of ``bench step`` of models that were trained by another way to save memory too."""
+    newest = {(in_order(record), record["batch"], record["size"], trainer(record)): record for record in records}
+    models = {key[:3] for key in newest if key[3] in OTHER_WAYS}
+    return [record for key, record in newest.items() if key[:3] in models]
+
+
+def beside(records: Sequence[Record]) -> Table:
+    """Return some columns of the table of ``bench step``."""
+    heading, rows = step(records)
+    columns = [heading.index(name) for name in ("model, batch, size", "training", "time", "kept", "peak")]
+    return [heading[place] for place in columns], [[row[place] for place in columns] for row in rows]
 
 
 def overhead(records: Sequence[Record]) -> Table:
@@ -273,6 +288,32 @@ def maxbatch(records: Sequence[Record]) -> Table:
     ]
 
 
+def expected(records: Sequence[Record]) -> Table:
+    """Return what the largest batches of ``bench maxbatch`` make of training on many devices."""
+    newest = {(*place(record), trainer(record)): record for record in records}
+    return expectations.HEADING, [
+        [words, name, *expectations.cells(record)]
+        for (words, name), record in sorted(newest.items(), key=in_usual_order)
+    ]
+
+
+def scaling(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench scaling``: one row a contestant and count of processes."""
+    newest = {
+        (f"{model_of(record)}, {record['batch']}, {record['size']}", trainer(record), record["processes"]): record
+        for record in records
+    }
+    heading = ["model, batch of all, size", "training", "processes", "step", "images a second"]
+    heading += ["kept by each", "sent by each in a step"]
+    return heading, [
+        [
+            *(words, name, str(count), f"{record['step']['seconds']:.2f} s", f"{record['images_per_second']:.2f}"),
+            *(megabytes(record["kept_bytes"]), megabytes(record["sent_bytes"])),
+        ]
+        for (words, name, count), record in newest.items()
+    ]
+
+
 def in_usual_order(entry: tuple[Any, Record]) -> int:
     """Return the place of a record's contestant among all."""
     return CONTESTANTS.index(entry[1]["contestant"])
@@ -351,9 +392,18 @@ def described(machine: Record) -> str:
     )
 
 
+# tables that are made from records of another name, and from some of them
+SOURCES = {"beside": "step", "expected": "maxbatch"}
+CHOSEN: dict[str, Callable[[Sequence[Record]], list[Record]]] = {
+    "beside": with_other_ways,
+    "expected": expectations.known,
+}
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "compile": compiled,
     "step": step,
+    "beside": beside,
+    "scaling": scaling,
+    "expected": expected,
     "overhead": overhead,
     "memory": memory,
     "kept": kept,

@@ -52,6 +52,7 @@ COMMANDS = {
     "bench roofline": Command("actnn.bench.roofline:main", "estimate kernels of accelerators, without one"),
     "bench kept": Command("actnn.bench.kept:main", "name what autograd keeps of real models, by operation"),
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
+    "bench scaling": Command("actnn.bench.scaling:main", "compare steps of one process with those of several"),
     "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),
     "bench maxmodel": Command("actnn.bench.maxmodel:main", "find the largest model under a memory limit"),
     "bench fragmentation": Command(

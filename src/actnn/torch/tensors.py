@@ -17,6 +17,7 @@ from torch import distributed as dist
 from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.session.tensors import Form, Order, same_elements
 from actnn.torch.moves import TorchMoves
+from actnn.torch.threads import own_runtime
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -35,8 +36,8 @@ class TorchArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
 
     codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
-    # torch brings the very library that the kernels are linked to
-    lends_threads = False
+    # most builds of torch bring the very library that the kernels are linked to
+    lends_threads = own_runtime() is not None
 
     def dtype(self, x: Tensor) -> str:
         # kernels read memory, and that of a distributed tensor is elsewhere
@@ -59,8 +60,7 @@ class TorchArrays:
     def numpy(self, x: Tensor) -> np.ndarray:
         return x.detach().cpu().numpy()
 
-    def runtime(self) -> None:
-        return None
+    runtime = staticmethod(own_runtime)
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
         return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
