@@ -60,6 +60,8 @@ _LAZY = dict.fromkeys(
         "QSoftmax",
         "QLogSoftmax",
         "QCrossEntropyLoss",
+        "QMultiheadAttention",
+        "QEmbedding",
     ),
     "actnn.torch",
 ) | {

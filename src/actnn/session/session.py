@@ -327,7 +327,9 @@ class Session:
         """
         active = [site for site in self.sites if site.step == self._step]
         rows = [Row.of(site) for site in active]
-        seen = {name for row in rows for name in (row.layer, *row.readers)}
+        # a layer of several operations keeps what they keep
+        layers = {site.layer for site in active}
+        seen = {name for row in rows for name in (row.layer, *row.readers)} | layers
         idle = [site.name for site in self.sites if site.name not in seen]
         # what was not converted and calls functions that are served has rows all the same
         served = {site.layer for site in self.sites}

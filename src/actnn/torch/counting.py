@@ -26,6 +26,7 @@ from torch import distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
+from actnn.model.layers import CompressedLayer
 from actnn.session.session import Session
 from actnn.session.whole import Part
 from actnn.torch.door.mode import Door
@@ -105,6 +106,8 @@ class Count(KeptBytes):
         frames = self._door.frames
         if frames and not frames[-1].active:
             return "it is to stay exact"
+        if isinstance(who.module, CompressedLayer):
+            return "a code would be no smaller, or its form is not served"
         if who.function is None:
             return "no function that can be served saved it"
         if who.function in self._door.rules:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from actnn.torch.layers.activation import QDropout, QLeakyReLU, QReLU, QReLU6
+from actnn.torch.layers.attention import QMultiheadAttention
 from actnn.torch.layers.base import Compressed
 from actnn.torch.layers.batch_norm import CompressedBatchNorm, QBatchNorm1d, QBatchNorm2d, QBatchNorm3d, QSyncBatchNorm
+from actnn.torch.layers.embedding import QEmbedding
 from actnn.torch.layers.functional import (
     QELU,
     QGELU,
@@ -70,6 +72,8 @@ LAYERS: tuple[type[Compressed], ...] = (
     QSoftmax,
     QLogSoftmax,
     QCrossEntropyLoss,
+    QMultiheadAttention,
+    QEmbedding,
 )
 
 # conversion looks layers up by exact type: a subclass may have overridden anything
