@@ -45,6 +45,7 @@ _LAZY = dict.fromkeys(
         "QMaxPool2d",
         "QMaxPool3d",
         "QAvgPool2d",
+        "QAdaptiveAvgPool2d",
         "QLayerNorm",
         "QRMSNorm",
         "QGroupNorm",

@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 from actnn.model.conversion import Patterns
 from actnn.model.door import Rule
 from actnn.model.steps import Steps
-from actnn.paddle.door import activations, attention, layers, norms, products
+from actnn.paddle.door import activations, attention, embedding, layers, norms, products
 from actnn.paddle.door.calls import ROOT, Entered, patches
 from actnn.paddle.door.written import written
 from actnn.paddle.layers import Compressed
@@ -23,6 +23,7 @@ RULES: dict[str, Rule] = {
     **activations.RULES,
     **products.RULES,
     **attention.RULES,
+    **embedding.RULES,
 }
 OWNERS = (F, paddle, paddle.tensor, paddle.Tensor)
 # they call nothing themselves

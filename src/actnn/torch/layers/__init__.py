@@ -8,11 +8,12 @@ from actnn.torch.layers.activation import QDropout, QLeakyReLU, QReLU, QReLU6
 from actnn.torch.layers.attention import QMultiheadAttention
 from actnn.torch.layers.base import Compressed
 from actnn.torch.layers.batch_norm import CompressedBatchNorm, QBatchNorm1d, QBatchNorm2d, QBatchNorm3d, QSyncBatchNorm
-from actnn.torch.layers.embedding import QEmbedding
 from actnn.torch.layers.functional import (
     QELU,
     QGELU,
+    QAdaptiveAvgPool2d,
     QCrossEntropyLoss,
+    QEmbedding,
     QGroupNorm,
     QHardsigmoid,
     QHardswish,
@@ -57,6 +58,7 @@ LAYERS: tuple[type[Compressed], ...] = (
     QMaxPool2d,
     QMaxPool3d,
     QAvgPool2d,
+    QAdaptiveAvgPool2d,
     QLayerNorm,
     QRMSNorm,
     QGroupNorm,
