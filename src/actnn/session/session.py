@@ -260,7 +260,7 @@ class Session:
         """Note the bytes that a whole forward kept, with what layers keep that are not compressed."""
         if self.planner.budget is not None:
             # what was swapped is not among those bytes
-            accounts = [site.account for site in self.sites if site.step == self._step]
+            accounts = [site.account for site in self.sites if site.step == self._step and not site.fixed]
             of_sites = sum(max(0, account.kept_bytes - account.swapped_bytes) for account in accounts)
             self.planner.budget.other_bytes = max(0, nbytes - of_sites)
             self.planner.budget.measuring = False

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.model.steps import Steps
+from actnn.operations.others import sensitive
 from actnn.session.session import Session
 from actnn.torch.traced import symbolic, traced
 
@@ -54,6 +55,10 @@ class Door(TorchFunctionMode):
     def __init__(self, steps: Steps) -> None:
         super().__init__()
         self.steps, self.session = steps, steps.session
+        # what functions without a rule save is coded by who calls them: which one runs, and whether it is to stay exact
+        self.noting = self.session.policy.other_bits is not None and self.session.policy.compress
+        self.calling: Any = None
+        self.sensitive = False
         self._local = threading.local()
 
     @property
@@ -105,7 +110,14 @@ class Door(TorchFunctionMode):
                 found = rule(frame, function, *arguments, **(options or {}))
                 if found is not DECLINED:
                     return found
-        return function(*arguments, **(options or {}))
+        if not self.noting:
+            return function(*arguments, **(options or {}))
+        before = self.calling, self.sensitive
+        self.calling, self.sensitive = function, sensitive(getattr(function, "__name__", ""), arguments)
+        try:
+            return function(*arguments, **(options or {}))
+        finally:
+            self.calling, self.sensitive = before
 
     def __getstate__(self) -> dict[str, Any]:
         # frames are calls of this process
