@@ -77,6 +77,8 @@ class Site(Learnt):
         super().__init__(name, index, group, bits, adaptive)
         self.session, self.kind, self.batch_norm, self.extra = session, kind, batch_norm, extra
         self._own_bits = bits
+        # the identity of the parameter with which a function read its codes, where that is one
+        self.parameter: int | None = None
         # whether its width is its own, and no matter of planning
         self.fixed = False
         self.encoded = 0

@@ -39,6 +39,7 @@ def matmul(
         return DECLINED
     if len(y.shape) == 2 and learns(y) and not (transpose_x or ARRAYS.recorded(y)):
         site = frame.site(frame.count("matmul"))
+        site.parameter = id(y)
         kept = keep(ARRAYS, x, site, frame.training)
         return LinearFunction.record(site, x, y.t() if transpose_y else y, None, kept)
     if x.stop_gradient or y.stop_gradient:

@@ -50,6 +50,7 @@ def multiplied(frame: Frame, one: tuple[Tensor, str], other: tuple[Tensor, str],
     )
     maps = any(not ARRAYS.recorded(x) for x in (first, second))
     site = frame.site(frame.count("einsum"), extra=0.0 if maps else MATMUL_EXTRA)
+    site.parameter = next((id(x) for x in (first, second) if x.is_leaf), None)
     return product(first, second, bilinear(own, its, result), site, frame.training)
 
 

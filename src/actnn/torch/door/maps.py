@@ -30,11 +30,17 @@ def learns(weight: Tensor) -> bool:
     return weight.requires_grad
 
 
+def parameter_of(weight: Tensor) -> int:
+    """Return the identity of a weight, or of the parameter that it is a part of."""
+    return id(weight if weight._base is None else weight._base)
+
+
 def linear(frame: Frame, function: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     """Return ``F.linear``, which keeps a code of its input where the weight learns."""
     if not coded(input, weight) or not learns(weight) or weight.dim() != 2 or input.dim() < 2:
         return DECLINED
     site = frame.site(frame.count("linear"))
+    site.parameter = parameter_of(weight)
     kept = keep(ARRAYS, input, site, frame.training)
     return LinearFunction.apply(input, weight, bias, kept, site)
 
@@ -44,6 +50,7 @@ def addmm(frame: Frame, function: Any, input: Any, mat1: Any, mat2: Any, *, beta
     if (beta, alpha) != (1, 1) or not coded(input, mat1, mat2) or not learns(mat2) or input.dim() != 1:
         return DECLINED
     site = frame.site(frame.count("addmm"))
+    site.parameter = parameter_of(mat2)
     kept = keep(ARRAYS, mat1, site, frame.training)
     return LinearFunction.apply(mat1, mat2.t(), input, kept, site)
 
@@ -55,6 +62,7 @@ def matmul(frame: Frame, function: Any, input: Any, other: Any) -> Any:
     name = function.__name__
     if other.dim() == 2 and not ARRAYS.recorded(other) and learns(other):
         site = frame.site(frame.count(name))
+        site.parameter = parameter_of(other)
         kept = keep(ARRAYS, input, site, frame.training)
         return LinearFunction.apply(input, other.t(), None, kept, site)
     if not (input.requires_grad and other.requires_grad):
@@ -100,6 +108,7 @@ def convolution(rank: int, transposed: bool) -> Rule:
         numbers = [each(value, rank) for value in (stride, padding, dilation, output_padding)]
         fixed = (*numbers[:3], opposite, numbers[3], groups)
         site = frame.site(frame.count(function.__name__))
+        site.parameter = parameter_of(weight)
         form = ARRAYS.form(x)
         known: Convolution | None = site.plans.get(form)
         if known is None or known.fixed != fixed or known.weight_shape != weight.shape:

@@ -49,6 +49,7 @@ def normalized(
         # below the door autocast would choose the precision of the output
         x = x.to(plain(x.new_zeros(1, 1)).dtype)
     site = frame.site(frame.count(name), extra=EXTRA)
+    site.parameter = None if weight is None else id(weight)
     family = families.of_normalized(site.session.policy)
     y = row_norm(x, weight, bias, rows, epsilon, centred, site, family)
     return DECLINED if y is None else y
@@ -130,6 +131,7 @@ def batch_norm(
     if input.dim() < 2 or (input._base is not None and input._base.is_leaf):
         return DECLINED
     site = frame.site(frame.count("batch_norm"), batch_norm=True)
+    site.parameter = None if weight is None else id(weight)
     if not site.compresses or input.numel() <= input.shape[1]:
         return DECLINED
     running = None if running_mean is None else Running(running_mean, running_var, momentum)
