@@ -63,3 +63,14 @@ def test_a_step_of_a_language_model_is_timed_and_weighed_too(capsys):
 def test_the_size_of_images_is_refused_for_a_language_model():
     with pytest.raises(ConfigError, match="gpt2 learns from texts, not from images of 64x64: leave --size out"):
         step.main(["--model", "gpt2", "--size", "64"])
+
+
+def test_several_transformers_are_compared_with_checkpointing_in_one_table(capsys):
+    pytest.importorskip("transformers")
+    small = "layers=2,width=32,tokens=32,vocabulary=64"
+    arguments = ["--models", f"gpt2:{small},llama:{small}", "--batch", "2", "--rounds", "1", "--threads", "1"]
+    assert step.main([*arguments, "--contestants", "exact,checkpoint,L2", "--table"]) == 0
+    heading, _, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split("  ")[0] == "model, batch, size"
+    assert len(rows) == 6
+    assert sum("checkpoint" in row for row in rows) == 2
