@@ -53,7 +53,10 @@ def open_doors(
         calls_nothing = isinstance(layer, (Compressed, *CONTAINERS))
         if not name or not calls_nothing:
             exact = calls_nothing or not policy.compress or patterns.names(name, layer)
-            doors.append(Entered(layer, name or ROOT, exact, steps, None if exact else written(layer)))
+            function, reason = (None, None) if exact else written(layer)
+            if reason is not None:
+                steps.session.left_exact.append((name or ROOT, type(layer).__name__, reason))
+            doors.append(Entered(layer, name or ROOT, exact, steps, function))
     steps.session.serves_calls = not all(door.exact for door in doors)
     for door in doors:
         door.install()

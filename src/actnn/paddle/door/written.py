@@ -7,13 +7,14 @@ that is found by its name is served only where a trial shows that it computes wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 
 from actnn.kernels.contract import Rows
-from actnn.model.door import DECLINED
+from actnn.model.door import DECLINED, disagreement
 from actnn.paddle.door import norms
 from actnn.paddle.door.calls import calls
 
@@ -51,16 +52,12 @@ def is_rms_norm(layer: nn.Layer) -> bool:
     """Tell whether a layer computes an RMSNorm, by a trial on a few rows."""
     weight = getattr(layer, "weight", None)
     if not isinstance(weight, Tensor) or len(weight.shape) != 1 or len(layer.parameters()) != 1:
-        return False
+        raise ValueError("it has no weight of one axis, or other parameters beside it")
     # no random numbers: the user's generator is not to move
     x = paddle.sin(paddle.arange(TRIAL_ROWS * weight.shape[0], dtype="float32")).reshape([TRIAL_ROWS, -1])
     x = x.astype(weight.dtype)
-    try:
-        with paddle.no_grad():
-            found = layer.forward(x)
-    # whatever the layer's own code raises on rows of numbers: it is not what its name says
-    except Exception:
-        return False
+    with paddle.no_grad():
+        found = layer.forward(x)
     if not isinstance(found, Tensor) or found.shape != x.shape:
         return False
     wide = x.astype("float32")
@@ -71,9 +68,12 @@ def is_rms_norm(layer: nn.Layer) -> bool:
 BY_NAME: dict[str, tuple[Callable[[nn.Layer], bool], Written]] = {"RMSNorm": (is_rms_norm, rms_norm)}
 
 
-def written(layer: nn.Layer) -> Written | None:
-    """Return what computes a layer by operations; None where its own forward serves."""
+def written(layer: nn.Layer) -> tuple[Written | None, str | None]:
+    """Return what computes a layer by operations, None where its own forward serves, and why if its name says more."""
+    reason = None
     for ending, (agrees, function) in BY_NAME.items():
-        if type(layer).__name__.endswith(ending) and agrees(layer):
-            return function
-    return None
+        if type(layer).__name__.endswith(ending):
+            reason = disagreement(ending, partial(agrees, layer))
+            if reason is None:
+                return function, None
+    return None, reason
