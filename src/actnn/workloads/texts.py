@@ -44,4 +44,5 @@ def pieces(text: NDArray[np.uint8], count: int, length: int, draw: np.random.Gen
     if len(text) <= length:
         raise DataError(f"a text of {len(text)} bytes has no piece of {length}: take a longer one, or fewer tokens.")
     starts = draw.integers(len(text) - length, size=count)
-    return text[starts[:, None] + np.arange(length)].astype(np.int64)
+    found: NDArray[np.int64] = text[starts[:, None] + np.arange(length)].astype(np.int64)
+    return found

@@ -30,7 +30,7 @@ class QMultiHeadAttention(Compressed, nn.MultiHeadAttention):
         with within(self.site.session, self, self.site.name):
             if cache is not None or self.need_weights:
                 return self.plainly(query, key, value, attn_mask, cache)
-            return self.attended(query, *(query if x is None else x for x in (key, value)), attn_mask)
+            return self.attended(query, query if key is None else key, query if value is None else value, attn_mask)
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd may want a gradient through this call, and codes are to serve it."""

@@ -182,5 +182,6 @@ class QEmbedding(LayerOfX, nn.Embedding):
 
     def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
         """Return what the rule makes of the call."""
-        own = (self._padding_idx, self._max_norm, self._norm_type, self._sparse, self._scale_grad_by_freq, self._name)
-        return embedding.embedding(call, F.embedding, x, self.weight, *own)
+        norm = {"max_norm": self._max_norm, "norm_type": self._norm_type}
+        own: dict[str, Any] = {"sparse": self._sparse, "scale_grad_by_freq": self._scale_grad_by_freq, **norm}
+        return embedding.embedding(call, F.embedding, x, self.weight, self._padding_idx, **own)

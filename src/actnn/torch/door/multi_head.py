@@ -184,9 +184,14 @@ def widened(parts: list[Tensor], heads: Heads, mask: Tensor | None) -> tuple[lis
 
 def over(frame: Frame, parts: list[Tensor], mask: Tensor | None, dropped: float, causal: bool) -> Tensor:
     """Return the attention, which keeps codes of its three inputs."""
-    given = (*parts, mask, dropped, causal)
-    found = scaled_dot_product_attention(frame, F.scaled_dot_product_attention, *given)
-    return F.scaled_dot_product_attention(*given) if found is DECLINED else found
+    query, key, value = parts
+    found = scaled_dot_product_attention(
+        frame, F.scaled_dot_product_attention, query, key, value, mask, dropped, causal
+    )
+    if found is DECLINED:
+        return F.scaled_dot_product_attention(query, key, value, mask, dropped, causal)
+    y: Tensor = found
+    return y
 
 
 def weighed(frame: Frame, parts: list[Tensor], mask: Tensor | None, asked: Asked) -> tuple[Tensor, Tensor]:
