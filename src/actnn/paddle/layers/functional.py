@@ -184,4 +184,5 @@ class QEmbedding(LayerOfX, nn.Embedding):
         """Return what the rule makes of the call."""
         norm = {"max_norm": self._max_norm, "norm_type": self._norm_type}
         own: dict[str, Any] = {"sparse": self._sparse, "scale_grad_by_freq": self._scale_grad_by_freq, **norm}
-        return embedding.embedding(call, F.embedding, x, self.weight, self._padding_idx, **own)
+        padding: Any = self._padding_idx
+        return embedding.embedding(call, F.embedding, x, self.weight, padding, **own)
