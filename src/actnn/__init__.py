@@ -45,6 +45,7 @@ _LAZY = dict.fromkeys(
         "QMaxPool2d",
         "QMaxPool3d",
         "QAvgPool2d",
+        "QAdaptiveAvgPool2d",
         "QLayerNorm",
         "QRMSNorm",
         "QGroupNorm",
@@ -60,6 +61,8 @@ _LAZY = dict.fromkeys(
         "QSoftmax",
         "QLogSoftmax",
         "QCrossEntropyLoss",
+        "QMultiheadAttention",
+        "QEmbedding",
     ),
     "actnn.torch",
 ) | {

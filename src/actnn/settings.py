@@ -23,6 +23,7 @@ class Policy:
     ``adaptive_maps`` and ``adaptive_batch_norm`` say so, layers of one group where ``per_layer`` does. With
     ``companding``, levels lie closer together where values are small; those of BatchNorms and rectifiers only with
     ``companding_batch_norm``, since that takes more time than all else that a convolutional network asks of codes.
+    ``other_bits`` is the width of codes of what functions without a rule save, None where that stays exact.
     """
 
     compress: bool
@@ -41,6 +42,7 @@ class Policy:
     companding: bool
     companding_batch_norm: bool
     share_codes: bool
+    other_bits: int | None
     pipeline_threshold: int | None
     cudnn_benchmark: bool
     log_memory: bool
@@ -99,6 +101,11 @@ def _bits(value: Any) -> str | None:
     return None
 
 
+def _other_bits(value: Any) -> str | None:
+    width = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BITS
+    return None if value is None or width else f"expected None, or a whole number of 1 to {MAX_BITS}, such as 8"
+
+
 def _rounding(value: Any) -> str | None:
     return None if isinstance(value, str) and value in ROUNDINGS else f"expected one of {sorted(ROUNDINGS)}"
 
@@ -129,6 +136,7 @@ KNOBS: Mapping[str, Knob] = {
     "companding": Knob(True, _boolean),
     "companding_batch_norm": Knob(False, _boolean),
     "share_codes": Knob(True, _boolean),
+    "other_bits": Knob(None, _other_bits),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
     "use_gradient": Knob(False, _boolean),
     "adaptive_conv_scheme": Knob(True, _boolean),
@@ -241,6 +249,7 @@ class Config:
             companding=values["companding"] and dithers,
             companding_batch_norm=values["companding_batch_norm"] and dithers,
             share_codes=values["share_codes"],
+            other_bits=values["other_bits"],
             pipeline_threshold=values["pipeline_threshold"],
             cudnn_benchmark=values["cudnn_benchmark_conv2d"],
             log_memory=values["debug_memory_model"],

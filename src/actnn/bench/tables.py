@@ -6,6 +6,7 @@ records of one contestant the newest counts.
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +22,15 @@ from actnn.bench.variance import less_kept
 from actnn.errors import ConfigError
 from actnn.measuring.records import Record, recorded
 from actnn.workloads.peers import PEERS
-from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
+from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, FLOOR, VARIANTS
 
 Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
 # growth of memory below this is nothing but what the system rounds
 LEAST_GROWTH = 2**20
 OTHER_WAYS = (CHECKPOINT, "**actnn swap**")
+# variants that stand beside the model, not beside the contestant
+ELSEWHERE = ("channels_last", "optimizer")
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -162,11 +165,11 @@ def in_order(record: Record) -> str:
 def trainer(record: Record) -> str:
     """Return how the contestant of a record trains."""
     name: str = record["contestant"]
-    if name in (EXACT, CHECKPOINT, *PEERS):
+    if name in (EXACT, CHECKPOINT, FLOOR, *PEERS):
         return name
     # records of an earlier form name the level apart
     words: list[str] = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
-    variants = (variant for variant in VARIANTS if variant in record and variant != "channels_last")
+    variants = (variant for variant in VARIANTS if variant in record and variant not in ELSEWHERE)
     words += [f"{variant}={record[variant]}" for variant in variants]
     return f"**actnn {', '.join(words)}**"
 
@@ -209,31 +212,58 @@ def convergence(records: Sequence[Record]) -> Table:
 
 
 def losses(records: Sequence[Record]) -> Table:
-    """Return the table of ``bench losses``: one row a model and contestant, over seeds."""
+    """Return the table of ``bench losses``: one row a model and contestant, over seeds.
+
+    Where somebody trained exactly with sums in another order, differences from exact training are compared with theirs.
+    """
     found: dict[tuple[str, str], dict[int, Record]] = {}
     for record in records:
-        words = f"{model_of(record)}, {record['batch']}, {record['size']}, rate {record['rate']:g}"
+        learnt = f", {record['data']}" if "data" in record else ""
+        rate = f"{record['optimizer']}, rate" if "optimizer" in record else "rate"
+        words = f"{model_of(record)}, {record['batch']}, {record['size']}{learnt}, {rate} {record['rate']:g}"
         found.setdefault((words, trainer(record)), {})[record["seed"]] = record
     heading = ["model, batch, size", "training", "seeds", "first steps", "last steps", "above exact"]
-    return heading, [
+    floors = any(name == FLOOR for _, name in found)
+    # what rounding does is little
+    digits = 5 if floors else 3
+    return [*heading, *(["beside the floor"] if floors else [])], [
         [
             words,
             name,
             str(len(seeds)),
             *(f"{statistics.fmean(record[part] for record in seeds.values()):.3f}" for part in ("first", "last")),
-            NOTHING if name == EXACT else above(seeds, found.get((words, EXACT), {})),
+            NOTHING if name == EXACT else above(seeds, found.get((words, EXACT), {}), digits),
+            *([beside(name, words, found)] if floors else []),
         ]
         for (words, name), seeds in found.items()
     ]
 
 
-def above(seeds: Mapping[int, Record], exact: Mapping[int, Record]) -> str:
+def above(seeds: Mapping[int, Record], exact: Mapping[int, Record], digits: int) -> str:
     """Return by how much losses end above those of exact training from the same seeds, with the standard error."""
+    found = difference(seeds, exact)
+    return NOTHING if found is None else f"{found[0]:+.{digits}f} ± {found[1]:.{digits}f}"
+
+
+def difference(seeds: Mapping[int, Record], exact: Mapping[int, Record]) -> tuple[float, float] | None:
+    """Return by how much losses end above others from the same seeds, and its standard error; None below two seeds."""
     differences = [record["last"] - exact[seed]["last"] for seed, record in seeds.items() if seed in exact]
     if len(differences) < 2:
+        return None
+    return statistics.fmean(differences), statistics.stdev(differences) / len(differences) ** 0.5
+
+
+def beside(name: str, words: str, found: Mapping[tuple[str, str], Mapping[int, Record]]) -> str:
+    """Tell whether losses end as far above exact training as those of exact training with sums in another order do.
+
+    Both have a standard error: what lies within two of both together is within the floor.
+    """
+    exact = found.get((words, EXACT), {})
+    own, floor = difference(found[words, name], exact), difference(found.get((words, FLOOR), {}), exact)
+    if name in (EXACT, FLOOR) or own is None or floor is None:
         return NOTHING
-    error = statistics.stdev(differences) / len(differences) ** 0.5
-    return f"{statistics.fmean(differences):+.3f} ± {error:.3f}"
+    apart, error = own[0] - floor[0], math.hypot(own[1], floor[1])
+    return f"{apart:+.5f} ± {error:.5f}, {'within' if abs(apart) <= 2 * error else 'not within'}"
 
 
 def memory(records: Sequence[Record]) -> Table:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actnn.console import INTERRUPTED
+from actnn.console.columns import aligned
 from actnn.console.progress import progress_bars
 from actnn.errors import ConfigError
 from actnn.measuring import machine
@@ -113,9 +114,20 @@ def measured(group: Group, measure: Measure, bar: Callable[..., None]) -> Iterat
     return zip(group, measure(group, lambda message: bar()), strict=True)
 
 
-def print_all(groups: Sequence[Group], measure: Measure, arguments: Namespace, **options: Any) -> None:
-    """Carry out what ``--out`` and ``--again`` ask for and print every record as one line of JSON."""
-    for record in carry_out(groups, measure, out=arguments.out, again=arguments.again, **options):
+def print_all(
+    groups: Sequence[Group],
+    measure: Measure,
+    arguments: Namespace,
+    table: Callable[[Sequence[Record]], tuple[list[str], list[list[str]]]] | None = None,
+    **options: Any,
+) -> None:
+    """Carry out what ``--out`` and ``--again`` ask for and print each record as a line of JSON, or all in a table."""
+    records = carry_out(groups, measure, out=arguments.out, again=arguments.again, **options)
+    if table is not None:
+        heading, rows = table(records)
+        print("\n".join(aligned([heading, *rows])))
+        return
+    for record in records:
         print(json.dumps(record))
 
 

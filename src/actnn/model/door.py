@@ -14,6 +14,27 @@ DECLINED = NotImplemented
 Rule = Callable[..., Any]
 
 
+# what the code of a class may raise on rows of numbers that it was not written for
+UNLIKE = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError, ArithmeticError, OSError)
+
+
+def disagreement(name: str, trial: Callable[[], bool]) -> str | None:
+    """Return why a class is not taken for the function that its name says, None where a trial shows that it is.
+
+    ``trial`` lets the class and the function compute the same few rows, and tells whether they agree.
+    """
+    try:
+        agrees = trial()
+    except UNLIKE as problem:
+        words = next(iter(str(problem).strip().splitlines()), "")
+        told = f"raised {type(problem).__name__}{': ' + words if words else ''}"
+    else:
+        told = "computed something else"
+        if agrees:
+            return None
+    return f"it is named like {name}, but on a few rows of numbers it {told}; what it calls is served by itself"
+
+
 class Frame:
     """One call of one module: its functions are counted, so that each has a site of its own."""
 

@@ -67,11 +67,19 @@ class CodePlan:
 
     def encode(self, tensors: Tensors, x: Array) -> tuple[Array, AnyLayout, Record | None]:
         """Return a code of ``x``, its layout, and its record where widths are planned."""
-        site = self.site
-        session = site.session
+        session = self.site.session
         if session.closed:
             session.check_open()
         layout, record, division = self.next()
+        return self._written(tensors, x, layout, division), layout, record
+
+    def encode_fixed(self, tensors: Tensors, x: Array) -> Array:
+        """Return a code of ``x`` at the width that the site was made with, of which no planner knows."""
+        self.site.session.check_open()
+        return self._written(tensors, x, self.layout, None)
+
+    def _written(self, tensors: Tensors, x: Array, layout: AnyLayout, division: Division | None) -> Array:
+        site, session = self.site, self.site.session
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         values = x if self.direct else self.order.flat(x)
         if session.watch is None:
@@ -79,7 +87,7 @@ class CodePlan:
         else:
             work = partial(self.backend.encode, tensors, values, layout, session.key(site), buffer, division)
             session.watch(site, "encode", work)
-        return buffer, layout, record
+        return buffer
 
     def account(self, layout: AnyLayout, more_bytes: int = 0, exact_bytes: int = 0) -> None:
         """Add a code, and what is kept beside it, to the account of the site."""

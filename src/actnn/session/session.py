@@ -260,7 +260,7 @@ class Session:
         """Note the bytes that a whole forward kept, with what layers keep that are not compressed."""
         if self.planner.budget is not None:
             # what was swapped is not among those bytes
-            accounts = [site.account for site in self.sites if site.step == self._step]
+            accounts = [site.account for site in self.sites if site.step == self._step and not site.fixed]
             of_sites = sum(max(0, account.kept_bytes - account.swapped_bytes) for account in accounts)
             self.planner.budget.other_bytes = max(0, nbytes - of_sites)
             self.planner.budget.measuring = False
@@ -327,7 +327,9 @@ class Session:
         """
         active = [site for site in self.sites if site.step == self._step]
         rows = [Row.of(site) for site in active]
-        seen = {name for row in rows for name in (row.layer, *row.readers)}
+        # a layer of several operations keeps what they keep
+        layers = {site.layer for site in active}
+        seen = {name for row in rows for name in (row.layer, *row.readers)} | layers
         idle = [site.name for site in self.sites if site.name not in seen]
         # what was not converted and calls functions that are served has rows all the same
         served = {site.layer for site in self.sites}

@@ -77,6 +77,10 @@ class Site(Learnt):
         super().__init__(name, index, group, bits, adaptive)
         self.session, self.kind, self.batch_norm, self.extra = session, kind, batch_norm, extra
         self._own_bits = bits
+        # the identity of the parameter with which a function read its codes, where that is one
+        self.parameter: int | None = None
+        # whether its width is its own, and no matter of planning
+        self.fixed = False
         self.encoded = 0
         self.step = 0
         self.account = Account()
@@ -85,6 +89,11 @@ class Site(Learnt):
         self.seen: Readers | None = None
         self._family: Family | None = None
         self.plans: dict[Any, Any] = {}
+
+    def fix(self, bits: float) -> None:
+        """Let codes of this site have so many bits, whatever is planned for others."""
+        self.bits, self._own_bits, self.adaptive, self.fixed = bits, bits, False, True
+        self.plans.clear()
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {self.kind!r})"
@@ -189,7 +198,7 @@ class Site(Learnt):
 
     def expect(self, readers: Readers) -> None:
         """Expect some readers from now on, and have the bits that they need."""
-        if readers.curved != self.expected.curved:
+        if readers.curved != self.expected.curved and not self.fixed:
             self.bits = min(self._own_bits + (CURVED_EXTRA if readers.curved else 0.0), MAX_BITS)
             self.plans.clear()
         self.expected, self._family = readers, None

@@ -58,7 +58,7 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
     own, saved = settings_of(session.policy), state.get("policy")
     if isinstance(saved, Mapping):
         # states of versions that knew no companding go on with it or without
-        saved = {name: own[name] for name in ("companding", "companding_batch_norm")} | dict(saved)
+        saved = {name: own[name] for name in ("companding", "companding_batch_norm", "other_bits")} | dict(saved)
     check_equal("settings", own, saved)
     make_call_sites(session, state)
     check_equal("layers", layers_of(session), state.get("layers"))

@@ -11,6 +11,8 @@ from actnn.workloads import language
 from actnn.workloads.peers import PEERS
 
 EXACT, CHECKPOINT, SWAP = "exact", "checkpoint", "swap"
+# exact training whose sums are taken in another order
+FLOOR = "floor"
 CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS, *PEERS)
 # levels that change how their whole process allocates memory: nobody can be timed fairly beside them
 OF_WHOLE_PROCESS = tuple(
@@ -40,6 +42,7 @@ class Task:
     seed: int = 0
     rate: float = 0.01
     label_count: int | None = None
+    optimizer: str = "sgd"
 
     @property
     def classes(self) -> int:
@@ -79,9 +82,8 @@ class Task:
         return self.bits or LEVELS[contestant]["activation_compression_bits"][0]
 
 
-VARIANTS = {
-    field.name: field.default for field in fields(Task) if field.name in ("channels_last", "rounding", "share_codes")
-}
+CHANGES = ("channels_last", "rounding", "share_codes", "optimizer")
+VARIANTS = {field.name: field.default for field in fields(Task) if field.name in CHANGES}
 
 
 def words_of(run: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from actnn.model.door import DECLINED, OwnSite
 from actnn.operations import row_normalization, smooth
-from actnn.torch.door import activations, attention, norms
+from actnn.torch.door import activations, attention, embedding, norms, pooling
 from actnn.torch.layers.base import Compressed
 
 
@@ -177,3 +177,24 @@ class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
+
+
+class QEmbedding(FunctionalLayer, nn.Embedding):
+    """``nn.Embedding`` that keeps its indices in half the bytes."""
+
+    plain = nn.Embedding
+
+    def sent(self, call: Any, input: Tensor) -> Any:
+        """Return what the rule makes of the call."""
+        own = (self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
+        return embedding.embedding(call, F.embedding, input, self.weight, *own)
+
+
+class QAdaptiveAvgPool2d(FunctionalLayer, nn.AdaptiveAvgPool2d):
+    """``nn.AdaptiveAvgPool2d`` that keeps only shapes; its gradient is exact."""
+
+    plain = nn.AdaptiveAvgPool2d
+
+    def sent(self, call: Any, input: Tensor) -> Any:
+        """Return what the rule makes of the call."""
+        return pooling.RULES[F.adaptive_avg_pool2d](call, F.adaptive_avg_pool2d, input, self.output_size)

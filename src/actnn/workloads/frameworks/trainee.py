@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from actnn.errors import ConfigError
 from actnn.workloads import peers
 from actnn.workloads.task import Task
 from actnn.workloads.training import compressed
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOMENTUM = 0.9
+SGD, ADAMW = "sgd", "adamw"
 
 
 class Trainee(ABC):
     """A contestant, made by ``Trainee(task, contestant)``; equal tasks give equal weights and equal batches.
 
-    A framework sets ``model`` and ``optimizer`` (SGD with momentum), and loads the task's batch.
+    A framework sets ``model`` and ``optimizer`` (SGD with momentum, or AdamW), and loads the task's batch.
     """
 
     model: Any
@@ -33,6 +35,10 @@ class Trainee(ABC):
     @abstractmethod
     def take(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
         """Take some images ``[count, channels, height, width]`` and their labels instead."""
+
+    def read(self, texts: NDArray[np.int64]) -> None:
+        """Take some texts ``[count, length]`` as tokens instead."""
+        raise ConfigError(f"{type(self.model).__name__} does not learn from texts: expected a model of language.")
 
     @abstractmethod
     def outputs(self) -> Any:
