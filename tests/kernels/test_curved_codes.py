@@ -12,7 +12,7 @@ from actnn.format import FAMILIES, GROUP, Curve, Layout, Part, Rounding
 from actnn.planning import noise_of_widths, rounding_factor
 
 CURVED = [name for name, family in FAMILIES.items() if family.curve is not Curve.LINEAR]
-BENT = [name for name in CURVED if FAMILIES[name].curve is Curve.ASINH]
+BENT = [name for name in CURVED if FAMILIES[name].curve is Curve.CUBIC]
 
 
 @pytest.fixture(scope="module")
