@@ -25,9 +25,9 @@ constexpr uint32_t CUBE_ROOT = 0x2a3788e6;
 
 static inline float cubic(float u) { return u * (u * u + 1.0f); }
 
-// Newton's method comes from above.
+// Of at most MOST_BENT, by three steps of Newton's method.
 static inline float inverse_cubic(float y) {
-    const float magnitude = std::abs(y);
+    const float magnitude = std::abs(y) < MOST_BENT ? std::abs(y) : MOST_BENT;
     const float root = std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) / 3 + CUBE_ROOT);
     float u = magnitude < root ? magnitude : root;
     for (int k = 0; k < 3; ++k) {

@@ -26,8 +26,9 @@ def cubic(u: Array) -> Array:
 
 
 def inverse_cubic(arrays: Arrays, y: Array) -> Array:
-    """Return the u of which y is the cubic, by three steps of Newton's method."""
+    """Return the u of which y, at most MOST_BENT, is the cubic, by three steps of Newton's method."""
     magnitude = abs(y)
+    magnitude = arrays.where(magnitude < MOST_BENT, magnitude, MOST_BENT)
     root = arrays.bits_float(arrays.float_bits(magnitude) // 3 + CUBE_ROOT)
     u = arrays.where(magnitude < root, magnitude, root)
     for _ in range(3):
