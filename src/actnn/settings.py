@@ -21,8 +21,7 @@ class Policy:
 
     ``bits`` holds the average width of each group of layers. Samples of one code may differ in width where
     ``adaptive_maps`` and ``adaptive_batch_norm`` say so, layers of one group where ``per_layer`` does. With
-    ``companding``, levels lie closer together where values are small; those of BatchNorms and rectifiers only with
-    ``companding_batch_norm``, since that takes more time than all else that a convolutional network asks of codes.
+    ``companding``, levels lie closer together where values are small.
     """
 
     compress: bool
@@ -39,7 +38,6 @@ class Policy:
     trim_threshold: float | None
     rounding: Rounding
     companding: bool
-    companding_batch_norm: bool
     share_codes: bool
     pipeline_threshold: int | None
     cudnn_benchmark: bool
@@ -127,7 +125,6 @@ KNOBS: Mapping[str, Knob] = {
     "stochastic": Knob(True, _boolean),
     "rounding": Knob("dither", _rounding),
     "companding": Knob(True, _boolean),
-    "companding_batch_norm": Knob(False, _boolean),
     "share_codes": Knob(True, _boolean),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
     "use_gradient": Knob(False, _boolean),
@@ -239,7 +236,6 @@ class Config:
             trim_threshold=values["empty_cache_threshold"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
             companding=values["companding"] and dithers,
-            companding_batch_norm=values["companding_batch_norm"] and dithers,
             share_codes=values["share_codes"],
             pipeline_threshold=values["pipeline_threshold"],
             cudnn_benchmark=values["cudnn_benchmark_conv2d"],

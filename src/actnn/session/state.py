@@ -57,8 +57,9 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
         session.whole_model()
     own, saved = settings_of(session.policy), state.get("policy")
     if isinstance(saved, Mapping):
-        # states of versions that knew no companding go on with it or without
-        saved = {name: own[name] for name in ("companding", "companding_batch_norm")} | dict(saved)
+        # states of versions that knew no companding go on with it or without; it was two settings once
+        saved = {"companding": own["companding"]} | dict(saved)
+        saved.pop("companding_batch_norm", None)
     check_equal("settings", own, saved)
     make_call_sites(session, state)
     check_equal("layers", layers_of(session), state.get("layers"))
