@@ -21,9 +21,8 @@ class Policy:
 
     ``bits`` holds the average width of each group of layers. Samples of one code may differ in width where
     ``adaptive_maps`` and ``adaptive_batch_norm`` say so, layers of one group where ``per_layer`` does. With
-    ``companding``, levels lie closer together where values are small; those of BatchNorms and rectifiers only with
-    ``companding_batch_norm``, since that takes more time than all else that a convolutional network asks of codes.
-    ``other_bits`` is the width of codes of what functions without a rule save, None where that stays exact.
+    ``companding``, levels lie closer together where values are small. ``other_bits`` is the width of codes of what
+    functions without a rule save, None where that stays exact.
     """
 
     compress: bool
@@ -40,7 +39,6 @@ class Policy:
     trim_threshold: float | None
     rounding: Rounding
     companding: bool
-    companding_batch_norm: bool
     share_codes: bool
     other_bits: int | None
     pipeline_threshold: int | None
@@ -134,7 +132,6 @@ KNOBS: Mapping[str, Knob] = {
     "stochastic": Knob(True, _boolean),
     "rounding": Knob("dither", _rounding),
     "companding": Knob(True, _boolean),
-    "companding_batch_norm": Knob(False, _boolean),
     "share_codes": Knob(True, _boolean),
     "other_bits": Knob(None, _other_bits),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
@@ -247,7 +244,6 @@ class Config:
             trim_threshold=values["empty_cache_threshold"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
             companding=values["companding"] and dithers,
-            companding_batch_norm=values["companding_batch_norm"] and dithers,
             share_codes=values["share_codes"],
             other_bits=values["other_bits"],
             pipeline_threshold=values["pipeline_threshold"],

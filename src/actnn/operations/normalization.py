@@ -78,7 +78,7 @@ def batch_norm(
     not take; it sees the first of each form.
     """
     session, form = site.session, tensors.form(x)
-    plan = code_plan(tensors, site, x, form, site.family(), order, families.of_batch_norm(session.policy, False), check)
+    plan = code_plan(tensors, site, x, form, site.family(), order, families.of_normalized(session.policy), check)
     tag = session.tags.current(tensors, x, form)
     exact_bytes, shared = uncounted(tensors, x, tag), shared_code(tag, site)
     if shared is None and processes is None and not plan.smaller:

@@ -116,7 +116,7 @@ class Site(Learnt):
             policy = self.session.policy
             sided = families.with_sides(policy)
             sides = self.expected.sides and self.shares(sided)
-            self._family = sided if sides else families.of_batch_norm(policy, self.expected.curved)
+            self._family = sided if sides else families.of_normalized(policy)
         return self._family
 
     def codes_output(self, family: Family) -> bool:

@@ -57,8 +57,10 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
         session.whole_model()
     own, saved = settings_of(session.policy), state.get("policy")
     if isinstance(saved, Mapping):
-        # states of versions that knew no companding go on with it or without
-        saved = {name: own[name] for name in ("companding", "companding_batch_norm", "other_bits")} | dict(saved)
+        # states of versions that knew no companding, or no codes of other functions, go on with them or without;
+        # companding was two settings once
+        saved = {name: own[name] for name in ("companding", "other_bits")} | dict(saved)
+        saved.pop("companding_batch_norm", None)
     check_equal("settings", own, saved)
     make_call_sites(session, state)
     check_equal("layers", layers_of(session), state.get("layers"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actnn.errors import FormatError, UnsupportedError
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 SIMD = ("scalar", "avx2")
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
 RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
