@@ -22,7 +22,7 @@ NO_STATE = {
         "policy",
         "store",
         "stream",
-        "_process",
+        *("_process", "_noise"),
         "left_exact",
         "other_kinds",
         "tags",
@@ -44,7 +44,7 @@ NO_STATE = {
     "budget": {"_sizes"},
 }
 STATE = {
-    "session": {"seed", "sites", "planner", "_step", "_backward_seen", "_whole", "_call_sites"},
+    "session": {"seed", "sites", "planner", "step", "backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
         *("handed_down", "energy", "passing"),

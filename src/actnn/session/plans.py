@@ -83,8 +83,15 @@ class CodePlan:
 
     def account(self, layout: AnyLayout, more_bytes: int = 0, exact_bytes: int = 0) -> None:
         """Add a code, and what is kept beside it, to the account of the site."""
-        planes = layout.planes * layout.elements
-        self.site.keeps_code(self.elements, planes, self.signs, layout.nbytes + more_bytes, exact_bytes)
+        site, kept_bytes = self.site, layout.nbytes + more_bytes
+        account = site.current_account()
+        account.elements += self.elements
+        account.planes += layout.planes * layout.elements
+        account.signs += self.signs
+        account.kept_bytes += kept_bytes
+        account.exact_bytes += exact_bytes
+        if site.session.policy.log_memory:
+            site.session.log_kept(site, kept_bytes, exact_bytes)
 
 
 class MaskPlan:

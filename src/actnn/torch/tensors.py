@@ -35,12 +35,13 @@ class TorchArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
 
     codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
+    byte = torch.uint8
     # torch brings the very library that the kernels are linked to
     lends_threads = False
 
     def dtype(self, x: Tensor) -> str:
         # kernels read memory, and that of a distributed tensor is elsewhere
-        if is_distributed(x):
+        if type(x) is not Tensor and is_distributed(x):
             return f"distributed {x.dtype}"
         return NAMES.get(x.dtype) or str(x.dtype)
 
