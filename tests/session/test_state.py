@@ -35,7 +35,7 @@ NO_STATE = {
     },
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
-        *("plans", "_own_bits", "_family"),
+        *("plans", "_own_bits", "_family", "of_values", "of_rectified"),
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),

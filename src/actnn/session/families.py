@@ -41,6 +41,6 @@ def with_sides(policy: Policy) -> Family:
     return TWO_SIDED_NORMALIZED if policy.companding_batch_norm else TWO_SIDED
 
 
-def of_batch_norm(policy: Policy, curved: bool) -> Family:
+def of_batch_norm(policy: Policy, curved: bool = False) -> Family:
     """Return the family for a BatchNorm's values without sides, which a smooth function may read."""
     return NORMALIZED if policy.companding_batch_norm or (curved and policy.companding) else AFFINE

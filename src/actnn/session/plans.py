@@ -14,6 +14,7 @@ from actnn.planning.learnt import signs
 from actnn.planning.records import Record
 from actnn.session.site import Site
 from actnn.session.tensors import Form, Order, Tensors, check_floating
+from actnn.settings import Policy
 
 
 class CodePlan:
@@ -50,11 +51,9 @@ class CodePlan:
         width, rounding = math.ceil(self.site.asked(family)), self.site.session.policy.rounding
         return uniform_layout(*self.order.rows, family, width, rounding)
 
-    def next(self) -> tuple[AnyLayout, Record | None, Division | None]:
-        """Return the layout of the next code and, where widths are planned, its record and how planes are divided."""
+    def planned(self) -> tuple[AnyLayout, Record | None, Division | None]:
+        """Return the layout of the next code where widths are planned, its record and how its planes are divided."""
         planner, layout = self.site.session.planner, self.layout
-        if not planner.active:
-            return layout, None, None
         if self.epoch != planner.epoch or planner.budget is not None:
             self.planes = planner.planes(self.site, layout.samples, layout.elements, self.family)
             self.epoch, self.division = planner.epoch, None
@@ -71,14 +70,15 @@ class CodePlan:
         session = site.session
         if session.closed:
             session.check_open()
-        layout, record, division = self.next()
-        buffer = session.store.allocate(tensors, layout.nbytes, x)
+        layout, record, division = self.planned() if session.planner.active else (self.layout, None, None)
+        store = session.store
+        buffer = None if store.slabs is None else store.allocate(tensors, layout.nbytes, x)
         values = x if self.direct else self.order.flat(x)
         if session.watch is None:
-            self.backend.encode(tensors, values, layout, session.key(site), buffer, division)
+            buffer = self.backend.encode(tensors, values, layout, session.key(site), buffer, division)
         else:
             work = partial(self.backend.encode, tensors, values, layout, session.key(site), buffer, division)
-            session.watch(site, "encode", work)
+            buffer = session.watch(site, "encode", work)
         return buffer, layout, record
 
     def account(self, layout: AnyLayout, more_bytes: int = 0, exact_bytes: int = 0) -> None:
@@ -123,12 +123,13 @@ def code_plan(
     form: Form,
     family: Family,
     order: Order | None = None,
-    smallest: Family | None = None,
+    smallest: Callable[[Policy], Family] | None = None,
     check: Callable[[Array], None] | None = None,
 ) -> CodePlan:
     """Return the plan of a site's codes of tensors of a form; ``order`` says what the tensor does not tell itself.
 
-    ``check`` raises an error for a tensor that the site does not take; it sees the first of each form.
+    ``smallest`` is the family that a code must be smaller in than the tensor, where it is not ``family``. ``check``
+    raises an error for a tensor that the site does not take; it sees the first of each form.
     """
     key = form, family.name, order is not None and order.channels_last
     plan: CodePlan | None = site.plans.get(key)
@@ -136,5 +137,6 @@ def code_plan(
         if check is not None:
             check(x)
         order = order or tensors.order(x, batched=len(x.shape) > 1)
-        plan = site.remember(key, CodePlan(tensors, site, x, order, family, smallest or family))
+        least = family if smallest is None else smallest(site.session.policy)
+        plan = site.remember(key, CodePlan(tensors, site, x, order, family, least))
     return plan

@@ -84,6 +84,8 @@ class Site(Learnt):
         self.expected = Readers(sides=True, values=True)
         self.seen: Readers | None = None
         self._family: Family | None = None
+        # the families of codes of any values, and of what a ReLU returns
+        self.of_values, self.of_rectified = families.of_values(policy), families.of_rectified(policy)
         self.plans: dict[Any, Any] = {}
 
     def __repr__(self) -> str:

@@ -35,7 +35,6 @@ class Tag(weakref.ref[Any]):
     notes who did. ``bypass`` is a shorter way for the gradient of ``result``, the one tensor object that it serves.
     """
 
-    tags: Tags
     pointer: int
     form: Form
     version: int
@@ -48,11 +47,6 @@ class Tag(weakref.ref[Any]):
     counted = False
 
 
-def forget(tag: Tag) -> None:
-    """Drop the tag of memory that is gone."""
-    tag.tags.drop(tag)
-
-
 class Tags:
     """The tags of one session, by address: the first at each, and those of tensors of other forms."""
 
@@ -61,6 +55,8 @@ class Tags:
         self._first: dict[int, Tag] = {}
         self._others: dict[tuple[int, Form], Tag] = {}
         self._forms: dict[Form, Form] = {}
+        # one object for all tags to call when their memory goes
+        self._gone = self.drop
 
     def find(self, tensors: Tensors, x: Array, form: Form) -> Tag | None:
         """Return the tag of a tensor, None where there is none or the tensor was changed since."""
@@ -87,7 +83,7 @@ class Tags:
         if tag is not None and tag.version == tensors.version(x) and tensors.lies_in(x, tag()):
             return tag
         handed = None if first is None else self._reshaped(tensors, x, form, first)
-        return handed or self._put(tensors, x, pointer, form)
+        return handed or self.put(tensors, x, pointer, form)
 
     def _reshaped(self, tensors: Tensors, x: Array, form: Form, origin: Tag) -> Tag | None:
         """Return a tag for a tensor whose elements another tensor holds in the same order and another shape."""
@@ -99,20 +95,16 @@ class Tags:
 
     def hand_on(self, tensors: Tensors, origin: Tag, x: Array, form: Form) -> Tag:
         """Return a new tag for a tensor that holds the elements of another in the same order."""
-        tag = self.fresh(tensors, x, form)
+        tag = self.put(tensors, x, tensors.pointer(x), form)
         tag.owner, tag.readers, tag.source, tag.counted = origin.owner, origin.readers, origin.source, origin.counted
         tag.kept = None if origin.kept is None else origin.kept.reshaped(tensors, x)
         return tag
 
-    def fresh(self, tensors: Tensors, x: Array, form: Form) -> Tag:
+    def put(self, tensors: Tensors, x: Array, pointer: int, form: Form) -> Tag:
         """Return a new tag for a tensor, in the place of any other."""
-        return self._put(tensors, x, tensors.pointer(x), form)
-
-    def _put(self, tensors: Tensors, x: Array, pointer: int, form: Form) -> Tag:
-        tag = Tag(tensors.memory(x), forget)
+        tag = Tag(tensors.memory(x), self._gone)
         # one object for all equal forms: what lives through a forward is what the garbage collector walks through
-        tag.tags, tag.pointer, tag.form = self, pointer, self._forms.setdefault(form, form)
-        tag.version = tensors.version(x)
+        tag.pointer, tag.form, tag.version = pointer, self._forms.setdefault(form, form), tensors.version(x)
         if self._others:
             self._others.pop((pointer, form), None)
         first = self._first.get(pointer)

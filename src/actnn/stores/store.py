@@ -27,9 +27,13 @@ OFFLOADED = 1 << 62
 
 
 class Store(Protocol):
-    """A place for the buffers of codes. ``keeps_in_place``: ``put`` and ``get`` return what they are given."""
+    """A place for the buffers of codes. ``keeps_in_place``: ``put`` and ``get`` return what they are given.
+
+    Without ``slabs``, any bytes of the framework's will do for a code.
+    """
 
     keeps_in_place: bool
+    slabs: Slabs | None
 
     def allocate(self, arrays: Arrays, nbytes: int, like: Array) -> Array:
         """Return bytes for a code to be written to."""

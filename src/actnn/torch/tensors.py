@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -149,16 +150,14 @@ class TorchArrays:
     def lies_in(self, x: Tensor, memory: torch.UntypedStorage | None) -> bool:
         return memory is not None and x.untyped_storage() is memory
 
-    def version(self, x: Tensor) -> int:
-        return x._version
+    version = staticmethod(attrgetter("_version"))
 
     def process(self) -> int:
         return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     recording = staticmethod(torch.is_grad_enabled)
 
-    def wants_gradient(self, x: Tensor) -> bool:
-        return x.requires_grad
+    wants_gradient = staticmethod(attrgetter("requires_grad"))
 
     def recorded(self, x: Tensor) -> bool:
         return x.grad_fn is not None

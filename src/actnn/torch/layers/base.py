@@ -65,11 +65,14 @@ class Compressed(CompressedLayer):
         y: Tensor = self.plain.forward(self, *arguments)
         return y
 
-    def parameter(self, name: str) -> Any:
-        """Return a parameter, None where the layer has none; torch's way to it takes several times as long."""
+    def weight_and_bias(self) -> tuple[Any, Any]:
+        """Return both, None where the layer has none; torch's way to a parameter takes several times as long."""
         parameters = self._parameters
+        if "weight" in parameters and "bias" in parameters:
+            return parameters["weight"], parameters["bias"]
         # somebody may have put a plain tensor in a parameter's place
-        return parameters[name] if name in parameters else getattr(self, name)
+        layer: Any = self
+        return layer.weight, layer.bias
 
     def buffer(self, name: str) -> Any:
         """Return a buffer, None where the layer has none."""
