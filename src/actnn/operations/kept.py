@@ -312,15 +312,13 @@ def exactly(tensors: Tensors, x: Array) -> Kept:
     return Kept(Reading(tensors.order(x, batched=len(x.shape) > 1), kernels.select(tensors, x)), (x,))
 
 
-def encode_mask(
-    tensors: Tensors, x: Array, site: Site, upper: float | None = None, form: Form | None = None
-) -> Kept:
+def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = None, form: Form | None = None) -> Kept:
     """Return one bit an element, ``not (x <= 0)``, and below ``upper`` where that is given; it reads as a mask only."""
     session, plan = site.session, mask_plan(tensors, site, x, tensors.form(x) if form is None else form)
     if session.closed:
         session.check_open()
     store = session.store
-    buffer = None if store.slabs is None else store.allocate(tensors, plan.nbytes, x)
+    buffer = store.allocate(tensors, plan.nbytes, x) if store.allocates else None
     buffer = plan.backend.encode_mask(tensors, x if plan.direct else plan.order.flat(x), buffer, plan.rows, upper)
     site.keeps(plan.nbytes)
     if plan.reading is None:

@@ -171,7 +171,7 @@ class Normalizing:
         constants = tensors.empty((rows, channels.count), "float32", x)
         parameters = self._parameters(weight, bias, constants, count, statistics)
         nbytes = layout.nbytes
-        buffer = tensors.bytes(nbytes, x) if store.slabs is None else store.allocate(tensors, nbytes, x)
+        buffer = store.allocate(tensors, nbytes, x) if store.allocates else tensors.bytes(nbytes, x)
         if plan.direct:
             values, y = x, tensors.alike(x)
             out = y

@@ -72,7 +72,7 @@ class CodePlan:
             session.check_open()
         layout, record, division = self.planned() if session.planner.active else (self.layout, None, None)
         store = session.store
-        buffer = None if store.slabs is None else store.allocate(tensors, layout.nbytes, x)
+        buffer = store.allocate(tensors, layout.nbytes, x) if store.allocates else None
         values = x if self.direct else self.order.flat(x)
         if session.watch is None:
             buffer = self.backend.encode(tensors, values, layout, session.key(site), buffer, division)

@@ -95,14 +95,11 @@ class CompressedBatchNorm(Compressed):
 
     def running(self) -> Running | None:
         """Return the running statistics where this call is to average them as the plain layer does."""
-        buffers, plans = self._buffers, self.site.plans
-        known: Running | None = plans.get("running")
-        if known is not None and self.track_running_stats and self.momentum is not None:
-            # what every step but the first finds
-            if known.mean is buffers.get("running_mean") and known.variance is buffers.get("running_var"):
-                known.momentum = self.momentum
-                return known
-        mean, variance = self.buffer("running_mean"), self.buffer("running_var")
+        buffers = self._buffers
+        mean, variance = buffers.get("running_mean"), buffers.get("running_var")
+        if mean is None or variance is None:
+            # somebody may have put plain tensors in their place
+            mean, variance = self.buffer("running_mean"), self.buffer("running_var")
         if not self.track_running_stats or mean is None or variance is None:
             return None
         factor = self.momentum
@@ -110,6 +107,8 @@ class CompressedBatchNorm(Compressed):
             # as torch's own: without a number of batches there is no average over them
             tracked = self.num_batches_tracked
             factor = 0.0 if tracked is None else 1.0 / (float(tracked) + 1.0)
+        plans = self.site.plans
+        known: Running | None = plans.get("running")
         if known is None or known.mean is not mean or known.variance is not variance:
             known = plans["running"] = Running(mean, variance, factor)
         known.momentum = factor
