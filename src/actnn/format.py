@@ -59,17 +59,17 @@ class Family:
     curve: Curve = Curve.LINEAR
     unit: bool = False
 
-    @property
+    @cached_property
     def affine(self) -> bool:
         """Whether words are levels over [zero, zero + range] instead of two sides of a threshold."""
         return self.negative[MAX_BITS] == 0
 
-    @property
+    @cached_property
     def scales(self) -> int:
         """Number of scales that a group stores."""
         return self.sides + self.unit
 
-    @property
+    @cached_property
     def sides(self) -> int:
         """Number of scales that words are levels of: all but the unit."""
         return 1 if self.negative[MAX_BITS] == 1 else 2
@@ -204,6 +204,7 @@ def plane_bytes(elements: int) -> int:
     return elements // GROUP * PLANE_BYTES + -(-(elements % GROUP) // 8)
 
 
+@lru_cache(maxsize=4096)
 def index_bytes(samples: int, elements: int, bits: int) -> int:
     """Size of an index code; a mask is one of width 1."""
     check_shape(samples, elements)

@@ -22,7 +22,7 @@ NO_STATE = {
         "policy",
         "store",
         "stream",
-        "_process",
+        *("_process", "_noise"),
         "left_exact",
         "other_kinds",
         "tags",
@@ -35,7 +35,7 @@ NO_STATE = {
     },
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
-        *("plans", "_own_bits", "_family"),
+        *("plans", "_own_bits", "_family", "of_values", "of_rectified"),
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),
@@ -44,7 +44,7 @@ NO_STATE = {
     "budget": {"_sizes"},
 }
 STATE = {
-    "session": {"seed", "sites", "planner", "_step", "_backward_seen", "_whole", "_call_sites"},
+    "session": {"seed", "sites", "planner", "step", "backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
         *("handed_down", "energy", "passing"),

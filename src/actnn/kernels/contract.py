@@ -75,6 +75,10 @@ class Arrays(Protocol):
         """The places in FLOATS of the framework's own dtypes; a ``Codes``, which refuses others."""
 
     @property
+    def byte(self) -> Any:
+        """The framework's own dtype of bytes."""
+
+    @property
     def lends_threads(self) -> bool:
         """Whether the framework computes in an OpenMP runtime of its own."""
 
@@ -437,7 +441,8 @@ class Backend(Protocol):
 
 def check_buffer(arrays: Arrays, buffer: Array, nbytes: int) -> Array:
     """Return a buffer that a code of ``nbytes`` can be written to; raise FormatError for any other."""
-    if arrays.dtype(buffer) != "uint8" or tuple(buffer.shape) != (nbytes,):
+    # by the framework's own dtype: every code passes here, and names of dtypes take long to tell
+    if buffer.dtype != arrays.byte or tuple(buffer.shape) != (nbytes,):
         dtype, shape = arrays.dtype(buffer), tuple(buffer.shape)
         raise FormatError(
             f"a code of {nbytes} bytes was to be written to a {dtype} buffer of shape {shape}: expected uint8 of shape "

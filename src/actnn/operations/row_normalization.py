@@ -66,7 +66,7 @@ class RowNormalizing:
         tensors, plan, site = self.tensors, self.plan, self.site
         session, order = site.session, plan.order
         session.check_open()
-        layout, self.record, division = plan.next()
+        layout, self.record, division = plan.planned() if session.planner.active else (plan.layout, None, None)
         inverse = tensors.empty((plan.elements // max(1, self.rows.width),), "float32", x)
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         y = tensors.unfilled(order, tensors.dtype(x), x)

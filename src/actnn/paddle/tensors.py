@@ -28,6 +28,7 @@ class PaddleArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by Paddle."""
 
     codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
+    byte = paddle.uint8
     lends_threads = True
 
     def dtype(self, x: Tensor) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from actnn.planning.learnt import Learnt
-from actnn.planning.records import Record
+from actnn.planning.records import SIDES, Record, of_equal_samples
 
 # the share of its own sampling variance that noise in a gradient is to stay below, κ
 CAP = 0.05
@@ -45,10 +45,11 @@ def weigh(records: Sequence[Record], energies: Mapping[Learnt, float], factor: f
     whole = sum(energies.values()) or 1.0
     typical = float(np.median(list(energies.values()))) if energies else 1.0
     noise: dict[tuple[Learnt, bool], float] = {}
-    for record in records:
+    energies_of = energies_by_columns(records, factor)
+    for place, record in enumerate(records):
         for felt in record.felt:
             key = felt.site, felt.handed
-            noise[key] = noise.get(key, 0.0) + felt.amount * float(record.noise(felt.columns, factor).sum())
+            noise[key] = noise.get(key, 0.0) + felt.amount * energies_of[id(felt.columns)][place]
     for record in records:
         for felt in record.felt:
             own = 1.0 if felt.handed else energies.get(felt.site)
@@ -60,3 +61,18 @@ def weigh(records: Sequence[Record], energies: Mapping[Learnt, float], factor: f
             if felt.handed:
                 cost += whole if felt.loss else CHAIN * typical
             record.weights = record.weights + felt.columns * (felt.amount * cost)
+
+
+def energies_by_columns(records: Sequence[Record], factor: float) -> dict[int, list[float]]:
+    """Return, for each kind of columns that somebody felt, by identity, the energy of every record's noise in them."""
+    kinds = {id(felt.columns): felt.columns for record in records for felt in record.felt}
+    found = {kind: [0.0] * len(records) for kind in kinds}
+    for places in of_equal_samples(records):
+        ranges = np.array([records[place].ranges for place in places])
+        of_side = np.array([records[place].noise_of_sides for place in places])
+        for kind, columns in kinds.items():
+            felt = ranges @ (columns[:, None] * SIDES)
+            energies = (factor * (of_side * felt).sum(2)).sum(1).tolist()
+            for place, energy in zip(places, energies, strict=True):
+                found[kind][place] = energy
+    return found

@@ -30,7 +30,17 @@ from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, Transfer, handed_down, rounding_factor
 from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand
-from actnn.planning.records import SIDES, Felt, Handing, Observation, Passing, Record, set_shares, together
+from actnn.planning.records import (
+    SIDES,
+    Felt,
+    Handing,
+    Observation,
+    Passing,
+    Record,
+    of_equal_samples,
+    set_shares,
+    together,
+)
 from actnn.planning.samples import Indices, SampleNorms
 from actnn.planning.solvers import allocate_jointly
 from actnn.planning.statistics import Statistics
@@ -316,13 +326,26 @@ class Planner:
             self._left_over[site.group] = left - self._added[key] * elements
         return self._added[key]
 
-    def _sensitivities(self, record: Record, weights: Floats) -> tuple[Floats, Floats]:
-        """Return what noise costs on the negative and on the positive side of each sample."""
-        negative, positive = (record.ranges @ (weights[:, None] * SIDES)).T
-        if record.indices is not None:
-            norms = self._norms_of(record.indices)
-            return negative * norms, positive * norms
-        return negative, positive
+    def _sensitivities(self, records: Sequence[Record]) -> list[tuple[Floats, Floats] | None]:
+        """Return what noise costs on the negative and on the positive side of each sample; None where ranges overflow.
+
+        Codes of as many samples are weighed at once.
+        """
+        found: list[tuple[Floats, Floats] | None] = [None] * len(records)
+        for places in of_equal_samples(records):
+            ranges = np.array([records[place].ranges for place in places])
+            weights = np.array([records[place].site.weights for place in places])
+            sides = ranges @ (weights[:, :, None] * SIDES)
+            sound = np.isfinite(ranges.reshape(len(places), -1).sum(1)).tolist()
+            for place, own, is_sound in zip(places, sides, sound, strict=True):
+                if is_sound:
+                    negative, positive = own.T
+                    indices = records[place].indices
+                    if indices is not None:
+                        norms = self._norms_of(indices)
+                        negative, positive = negative * norms, positive * norms
+                    found[place] = negative, positive
+        return found
 
     def _norms_of(self, indices: Indices) -> Floats:
         """Return the norms of a batch's samples, looked up once for all sites."""
@@ -332,11 +355,12 @@ class Planner:
 
     def _demanded(self, records: Iterable[Record], cost: Callable[[Record], int]) -> list[tuple[Record, Demand]]:
         """Return the demand of each record; a site whose samples share one width demands as a whole."""
+        weighed = [record for record in records if record.site.weights is not None]
         demands = []
-        for record in records:
-            if record.site.weights is None or not record.sound:
+        for record, sides in zip(weighed, self._sensitivities(weighed), strict=True):
+            if sides is None:
                 continue
-            negative, positive = self._sensitivities(record, record.site.weights)
+            negative, positive = sides
             price = float(cost(record))
             if not record.site.adaptive:
                 price *= record.layout.samples

@@ -130,9 +130,16 @@ class Record:
 
     def noise(self, columns: Floats, factor: float) -> Floats:
         """Return the energy of each sample's noise in what a reader feels of it."""
-        of_side = noise_of_widths(self.layout.family)[np.array(self.layout.sample_bits, np.intp)]
         felt: Floats = self.ranges @ (columns[:, None] * SIDES)
-        noise: Floats = factor * (of_side * felt).sum(1)
+        noise: Floats = factor * (self.noise_of_sides * felt).sum(1)
+        return noise
+
+    @property
+    def noise_of_sides(self) -> Floats:
+        """The noise of each sample's width, relative to a squared range: (samples, 2), negative side first."""
+        layout = self.layout
+        widths = layout.block.sample_bits if isinstance(layout, DividedLayout) else list(layout.sample_bits or ())
+        noise: Floats = noise_of_widths(layout.family)[widths]
         return noise
 
 
@@ -194,6 +201,14 @@ class Passing:
         self, record: Record, reader: Learnt, columns: Floats, ratio: Callable[[], float], loss: bool = False
     ) -> None:
         self.record, self.reader, self.columns, self.ratio, self.loss = record, reader, columns, ratio, loss
+
+
+def of_equal_samples(records: Sequence[Record]) -> list[list[int]]:
+    """Return the places of records whose codes have as many samples: what is done with them at once takes less time."""
+    alike: dict[int, list[int]] = {}
+    for place, record in enumerate(records):
+        alike.setdefault(record.layout.samples, []).append(place)
+    return list(alike.values())
 
 
 def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]) -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,13 @@ class TorchArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
 
     codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
+    byte = torch.uint8
     # most builds of torch bring the very library that the kernels are linked to
     lends_threads = own_runtime() is not None
 
     def dtype(self, x: Tensor) -> str:
         # kernels read memory, and that of a distributed tensor is elsewhere
-        if is_distributed(x):
+        if type(x) is not Tensor and is_distributed(x):
             return f"distributed {x.dtype}"
         return NAMES.get(x.dtype) or str(x.dtype)
 
@@ -148,16 +150,14 @@ class TorchArrays:
     def lies_in(self, x: Tensor, memory: torch.UntypedStorage | None) -> bool:
         return memory is not None and x.untyped_storage() is memory
 
-    def version(self, x: Tensor) -> int:
-        return x._version
+    version = staticmethod(attrgetter("_version"))
 
     def process(self) -> int:
         return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     recording = staticmethod(torch.is_grad_enabled)
 
-    def wants_gradient(self, x: Tensor) -> bool:
-        return x.requires_grad
+    wants_gradient = staticmethod(attrgetter("requires_grad"))
 
     def recorded(self, x: Tensor) -> bool:
         return x.grad_fn is not None

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -204,7 +204,5 @@ def serving(module: nn.Module) -> list[Session]:
     return [hook.door.session for hook in opening if isinstance(hook, (Opens, Within))]
 
 
-def closed() -> AbstractContextManager[Any]:
-    """Return a context in which no mode sees what is called: what a converted layer does is its own."""
-    closing: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
-    return closing
+# makes a context in which no mode sees what is called: what a converted layer does is its own
+closed: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunction

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from actnn.kernels.contract import Rows
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations.normalization import Normalizing
 from actnn.operations.normalization import batch_norm as operation
 from actnn.operations.row_normalization import EXTRA
 from actnn.session import families
@@ -162,10 +161,7 @@ def batch_norm(
     def exact(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps)
 
-    def apply(x: Tensor, call: Normalizing) -> tuple[Tensor, Any]:
-        return batch_normalized(x, weight, bias, call)
-
-    y = operation(ARRAYS, input, None, site, eps, running, None, exact, apply)
+    y = operation(ARRAYS, input, None, site, eps, running, None, exact, batch_normalized, (weight, bias))
     return DECLINED if y is None else y
 
 

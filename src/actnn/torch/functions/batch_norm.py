@@ -84,7 +84,7 @@ class Bypass:
     def rectify(self, y: Tensor) -> Tensor:
         """Return max(y, 0), written over ``y``."""
         # detached: otherwise the BatchNorm's own function would run in backward, without any gradient
-        rectified: Tensor = RectifiedBatchNormFunction.apply(self.x, self.weight, self.bias, y.detach_(), self)
+        rectified: Tensor = RectifiedBatchNormFunction.record(self.x, self.weight, self.bias, y.detach_(), self)
         return rectified
 
 
@@ -92,7 +92,7 @@ def normalized(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing
 ) -> tuple[Tensor, Bypass | None]:
     """Return ``x`` normalised by the batch, recorded by autograd, and a way past that where a ReLU may come."""
-    y: Tensor = BatchNormFunction.apply(x, weight, bias, call)
+    y: Tensor = BatchNormFunction.record(x, weight, bias, call)
     # only a rectifier reads sides
     sides = call.kept is not None and not call.plan.family.affine
     if call.layout is None or not (sides and call.site.expected.overwrites):

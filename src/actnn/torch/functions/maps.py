@@ -55,7 +55,8 @@ class Convolution:
         else:
             self._rest = (self.stride, self.padding, self.dilation, self.groups)
         self._on_host, self._weight_numbers = ARRAYS.on_host(x), weight.numel()
-        self._parts: dict[tuple[int, bool], list[range]] = {}
+        # by the bytes of a number, and whether in backward
+        self.cut: dict[tuple[int, bool], list[range]] = {}
         self.small = ARRAYS.nbytes(x) <= SMALL_BYTES and site.session.policy.pipeline_threshold is None
         self.coefficient = convolution_coefficient(
             tuple(x.shape[2:]), self.space, self.kernel, *fixed[:3], self.groups, self.transposed
@@ -76,14 +77,14 @@ class Convolution:
         much memory as all of them, which parts bound. A backward also decodes its input.
         """
         key = x.element_size(), backward
-        if key not in self._parts:
+        if key not in self.cut:
             bytes_each, (samples, elements) = x.element_size(), self.order.rows
             inputs, outputs = samples * elements, samples * self.outputs * math.prod(self.space)
             working, weight = (inputs + outputs, self._weight_numbers) if self._on_host else (0, 0)
             decoded = inputs if backward else 0
             sizes = (bytes_each * count for count in (decoded, working, weight))
-            self._parts[key] = self.site.session.pieces(samples, *sizes)
-        return self._parts[key]
+            self.cut[key] = self.site.session.pieces(samples, *sizes)
+        return self.cut[key]
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolution."""
@@ -138,7 +139,7 @@ class ConvolutionFunction(KeepingFunction):
     ) -> Tensor:
         ctx.site, ctx.convolution = convolution.site, convolution
         save(ctx, weight, kept)
-        parts = convolution.parts(x, backward=False)
+        parts = convolution.cut.get((x.element_size(), False)) or convolution.parts(x, backward=False)
         if len(parts) == 1:
             return convolution(x, weight, bias)
         return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias))
@@ -151,13 +152,14 @@ class ConvolutionFunction(KeepingFunction):
         convolution: Convolution = ctx.convolution
         if weight.dtype != grad.dtype:
             weight = weight.to(grad.dtype)
-        parts = convolution.parts(grad, backward=True)
+        parts = convolution.cut.get((grad.element_size(), True)) or convolution.parts(grad, backward=True)
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
             x = ctx.reading.whole(ctx.site, saved, grad)
             found = convolution.gradients(grad, x, weight, need_bias)
-            ctx.reading.observe(ctx.site, grad, convolution.coefficient)
-            ctx.reading.observe_weight(ctx.site, found[1])
+            if convolution.site.session.planner.active:
+                ctx.reading.observe(ctx.site, grad, convolution.coefficient)
+                ctx.reading.observe_weight(ctx.site, found[1])
             return *found, None, None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together

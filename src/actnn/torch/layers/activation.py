@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from actnn.format import TWO_SIDED
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
-from actnn.session import families
 from actnn.torch.functions.activation import RectifierFunction, bypassed, dropout
 from actnn.torch.layers.base import Compressed
 from actnn.torch.tensors import ARRAYS
@@ -32,11 +31,11 @@ class QReLU(Compressed, nn.ReLU):
             self.site,
             F.relu_ if inplace else F.relu,
             inplace=inplace,
-            family=families.of_rectified(self.site.session.policy),
+            family=self.site.of_rectified,
             rectifies=True,
             training=self.training,
         )
-        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.record, bypassed)
         return y
 
 
@@ -51,7 +50,7 @@ class QReLU6(Compressed, nn.ReLU6):
             return super().forward(input)
         inplace = self.inplace
         rectifier = Rectifier(self.site, RELU6_IN_PLACE if inplace else F.relu6, inplace=inplace, upper=6.0)
-        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.record)
         return y
 
 
@@ -75,7 +74,7 @@ class QLeakyReLU(Compressed, nn.LeakyReLU):
             # with a negative slope the output does not tell the sign of the input
             kept=encode_mask(ARRAYS, input, self.site) if slope < 0 else None,
         )
-        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.record)
         return y
 
 
