@@ -11,8 +11,11 @@ in a straight line: one gradient far beyond its cap does not take the bits of al
 noise in a code weighs. The squared gradient of a batch stands for S_r: in networks that were partly trained it was a
 third of it to three times as much in nearly all parameters.
 
-What a code hands to the gradients of layers below is told relative to these, ρ = V_r / S_r: it holds for as many layers
-as there are, until a sum thins it out.
+What a code hands to the gradients of layers below is told relative to these, ρ = V_r / S_r, and reaches all that come
+later in the backward (``reach``). In a branch it holds as it is. A normalisation is where a branch ends: what goes on from
+it meets the gradient that passed the branch by, and is as much of their sum as its square is. The square of the sum
+is known: it is that of the gradient which comes to the next map. Behind the last normalisation of all nothing
+passed by, and its noise is in every gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from actnn.planning.learnt import Learnt
-from actnn.planning.records import Record
+from actnn.planning.noise import Floats
+from actnn.planning.records import Felt, Record
 
 # the share of its own sampling variance that noise in a gradient is to stay below, κ
 CAP = 0.05
@@ -41,22 +45,65 @@ def weigh(records: Sequence[Record], energies: Mapping[Learnt, float], factor: f
 
     ``factor`` is that of the rounding.
     """
-    # where nobody's weights learn, what is handed down is all there is
-    whole = sum(energies.values()) or 1.0
-    typical = float(np.median(list(energies.values()))) if energies else 1.0
-    noise: dict[tuple[Learnt, bool], float] = {}
+    backward = sorted((felt for record in records for felt in record.felt), key=lambda felt: felt.place)
+    sites = list(dict.fromkeys(felt.site for felt in backward if not felt.handed and felt.site in energies))
+    handers = list(dict.fromkeys(felt.site for felt in backward if felt.handed))
+    # the last one stands for whatever lies below all maps, embeddings above all, or is all there is
+    whole = sum(energies[site] for site in sites) or 1.0
+    typical = float(np.median([energies[site] for site in sites])) if sites else 1.0
+    own = np.maximum(np.array([*(energies[site] for site in sites), typical]), LEAST_SHARE * whole)
+    of_map, of_hander = ({site: row for row, site in enumerate(some)} for some in (sites, handers))
+    reached = reach(backward, of_map, of_hander)
+    direct, handed = np.zeros(len(own)), np.zeros(len(handers))
     for record in records:
         for felt in record.felt:
-            key = felt.site, felt.handed
-            noise[key] = noise.get(key, 0.0) + felt.amount * float(record.noise(felt.columns, factor).sum())
-    for record in records:
-        for felt in record.felt:
-            own = 1.0 if felt.handed else energies.get(felt.site)
-            if own is None:
-                continue
-            own = max(own, LEAST_SHARE * whole)
-            excess = min(noise[felt.site, felt.handed] / (CAP * own), MOST_EXCESS)
-            cost = PRESSURE * whole * excess / (CAP * own)
+            noise = felt.amount * float(record.noise(felt.columns, factor).sum())
             if felt.handed:
-                cost += whole if felt.loss else CHAIN * typical
+                handed[of_hander[felt.site]] += noise
+            elif felt.site in of_map:
+                direct[of_map[felt.site]] += noise
+    excess = np.minimum((direct / own + handed @ reached) / CAP, MOST_EXCESS)
+    penalty = PRESSURE * whole * excess / CAP
+    of_direct, of_handed = penalty / own, reached @ (own + penalty)
+    for record in records:
+        for felt in record.felt:
+            if felt.handed:
+                cost = float(of_handed[of_hander[felt.site]])
+            elif felt.site in of_map:
+                cost = float(of_direct[of_map[felt.site]])
+            else:
+                continue
             record.weights = record.weights + felt.columns * (felt.amount * cost)
+
+
+def reach(backward: Sequence[Felt], of_map: Mapping[Learnt, int], of_hander: Mapping[Learnt, int]) -> Floats:
+    """Return how much of the relative noise that each hander hands down is left in each gradient: (handers, maps + 1).
+
+    ``backward`` is what was felt, in its order. A map that several gradients come to counts where the first one did.
+    """
+    places, streams = np.zeros(len(of_map) + 1), np.zeros(len(of_map) + 1)
+    ends = [(felt.place, felt.energy) for felt in backward if felt.handed and felt.energy > 0]
+    normalizing = {felt.site for felt in backward if felt.handed and felt.energy > 0}
+    # the square of the gradient that came to the first map behind a normalisation
+    stream, behind, seen = 0.0, True, set()
+    for felt in backward:
+        if felt.handed:
+            behind = behind or felt.energy > 0
+            continue
+        if behind and felt.energy > 0 and felt.site not in normalizing:
+            stream, behind = felt.energy, False
+        if felt.site in of_map and felt.site not in seen:
+            seen.add(felt.site)
+            row = of_map[felt.site]
+            places[row], streams[row] = felt.place, stream
+    places[-1], streams[-1] = np.inf, stream
+    reached = np.zeros((len(of_hander), len(places)))
+    seen.clear()
+    for felt in backward:
+        if not felt.handed or felt.site in seen:
+            continue
+        seen.add(felt.site)
+        end, energy = next(((place, energy) for place, energy in ends if place >= felt.place), (np.inf, 0.0))
+        joined = np.minimum(1.0, energy / np.maximum(streams, energy)) if energy > 0 else np.ones(len(streams))
+        reached[of_hander[felt.site]] = np.where(places > end, joined, 1.0) * (places > felt.place)
+    return reached
