@@ -21,6 +21,7 @@ passed by, and its noise is in every gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,10 @@ PRESSURE = 0.01
 LEAST_SHARE = 1e-10
 # up to so many times the cap the penalty is quadratic
 MOST_EXCESS = 2.0
+# squares of gradients that differ by less are those of one gradient
+SAME = 0.9
+# of what comes to a normalisation, at least so much came through the branch above it
+LEAST_PART = 0.1
 # what is handed down goes on to further layers: measured below BatchNorms, about half as much again
 CHAIN = 1.5
 
@@ -79,31 +84,58 @@ def weigh(records: Sequence[Record], energies: Mapping[Learnt, float], factor: f
 def reach(backward: Sequence[Felt], of_map: Mapping[Learnt, int], of_hander: Mapping[Learnt, int]) -> Floats:
     """Return how much of the relative noise that each hander hands down is left in each gradient: (handers, maps + 1).
 
-    ``backward`` is what was felt, in its order. A map that several gradients come to counts where the first one did.
+    ``backward`` is what was felt, in its order. A site that several gradients come to counts where the first one did.
     """
-    places, streams = np.zeros(len(of_map) + 1), np.zeros(len(of_map) + 1)
-    ends = [(felt.place, felt.energy) for felt in backward if felt.handed and felt.energy > 0]
-    normalizing = {felt.site for felt in backward if felt.handed and felt.energy > 0}
-    # the square of the gradient that came to the first map behind a normalisation
-    stream, behind, seen = 0.0, True, set()
-    for felt in backward:
-        if felt.handed:
-            behind = behind or felt.energy > 0
-            continue
-        if behind and felt.energy > 0 and felt.site not in normalizing:
-            stream, behind = felt.energy, False
-        if felt.site in of_map and felt.site not in seen:
-            seen.add(felt.site)
-            row = of_map[felt.site]
-            places[row], streams[row] = felt.place, stream
-    places[-1], streams[-1] = np.inf, stream
+    ends = ends_of(backward)
+    places, streams = np.full(len(of_map) + 1, np.inf), np.zeros(len(of_map) + 1)
+    for felt in reversed(backward):
+        if not felt.handed and felt.site in of_map:
+            places[of_map[felt.site]] = felt.place
+    for end in ends:
+        streams[places > end.place] = end.stream
     reached = np.zeros((len(of_hander), len(places)))
-    seen.clear()
-    for felt in backward:
-        if not felt.handed or felt.site in seen:
-            continue
-        seen.add(felt.site)
-        end, energy = next(((place, energy) for place, energy in ends if place >= felt.place), (np.inf, 0.0))
-        joined = np.minimum(1.0, energy / np.maximum(streams, energy)) if energy > 0 else np.ones(len(streams))
-        reached[of_hander[felt.site]] = np.where(places > end, joined, 1.0) * (places > felt.place)
+    for felt in reversed(backward):
+        if felt.handed:
+            end = next((end for end in ends if end.place >= felt.place), NO_END)
+            if end.joined:
+                # its own noise is in all that goes on, that of the branch above it met what passed by
+                joined = np.full(len(places), 1.0 if end.place == felt.place else end.share)
+            else:
+                joined = np.minimum(1.0, end.left / np.maximum(streams, end.left))
+            reached[of_hander[felt.site]] = np.where(places > end.place, joined, 1.0) * (places > felt.place)
     return reached
+
+
+class End(NamedTuple):
+    """A normalisation, where a branch ends: its place in the backward, and the square of the gradient that goes on.
+
+    ``stream`` is the square of what comes to the next map. ``joined`` tells that this is the same: nothing joins behind
+    the normalisation, but before it. ``share`` is then the part of what came to it that came through the branch.
+    """
+
+    place: float
+    left: float
+    stream: float
+    joined: bool
+    share: float
+
+
+NO_END = End(np.inf, 1.0, 1.0, True, 1.0)
+
+
+def ends_of(backward: Sequence[Felt]) -> list[End]:
+    """Return the normalisations of a backward, in its order."""
+    normalizing = {felt.site for felt in backward if felt.handed and felt.energy > 0}
+    ends: list[End] = []
+    came, passed = 0.0, 0.0
+    for index, felt in enumerate(backward):
+        if felt.energy > 0 and felt.site in normalizing:
+            if not felt.handed:
+                came = felt.energy
+                continue
+            maps = (each for each in backward[index + 1 :] if not each.handed and each.site not in normalizing)
+            stream = next((each.energy for each in maps if each.energy > 0), felt.energy)
+            share = max(1.0 - passed / came, LEAST_PART) if came > passed else LEAST_PART
+            ends.append(End(felt.place, felt.energy, stream, felt.energy > SAME * stream, share))
+            passed = felt.energy
+    return ends
