@@ -24,7 +24,7 @@ FLOAT_BYTES = 4
 # of the gradient of an output, at least so much counts as left in that of the input
 LEAST_LEFT = 1e-3
 # bits that codes have more than others: all readers of the output share them
-EXTRA = 2.0
+EXTRA = 3.0
 
 
 class RowReading(Reading):

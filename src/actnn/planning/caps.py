@@ -30,17 +30,20 @@ from actnn.planning.noise import Floats
 from actnn.planning.records import Felt, Record
 
 # the share of its own sampling variance that noise in a gradient is to stay below, κ
-CAP = 0.05
+CAP = 0.02
 # what one gradient at its cap weighs in shares of the whole sampling variance, λ
-PRESSURE = 0.01
+PRESSURE = 0.1
 # a gradient that is a smaller share of the whole has none but what rounding leaves
 LEAST_SHARE = 1e-10
 # up to so many times the cap the penalty is quadratic
-MOST_EXCESS = 2.0
+MOST_EXCESS = 4.0
 # squares of gradients that differ by less are those of one gradient
 SAME = 0.9
 # of what comes to a normalisation, at least so much came through the branch above it
 LEAST_PART = 0.1
+# Gradients lie in few directions, of which maps further below may read little, and their noise in all: behind a
+# normalisation it was a third to sixty times as large, beside what it is in, as where it arose.
+BEYOND = 4.0
 # what is handed down goes on to further layers: measured below BatchNorms, about half as much again
 CHAIN = 1.5
 
@@ -94,15 +97,17 @@ def reach(backward: Sequence[Felt], of_map: Mapping[Learnt, int], of_hander: Map
     for end in ends:
         streams[places > end.place] = end.stream
     reached = np.zeros((len(of_hander), len(places)))
+    outside = BEYOND if 2 * sum(end.joined for end in ends) < len(ends) else 1.0
     for felt in reversed(backward):
         if felt.handed:
             end = next((end for end in ends if end.place >= felt.place), NO_END)
+            own = end.place == felt.place
+            joined = np.minimum(1.0, end.left / np.maximum(streams, end.left))
             if end.joined:
                 # its own noise is in all that goes on, that of the branch above it met what passed by
-                joined = np.full(len(places), 1.0 if end.place == felt.place else end.share)
-            else:
-                joined = np.minimum(1.0, end.left / np.maximum(streams, end.left))
-            reached[of_hander[felt.site]] = np.where(places > end.place, joined, 1.0) * (places > felt.place)
+                joined = np.full(len(places), 1.0 if own else end.share)
+            beyond = outside * joined if own else joined
+            reached[of_hander[felt.site]] = np.where(places > end.place, beyond, 1.0) * (places > felt.place)
     return reached
 
 
