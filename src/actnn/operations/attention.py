@@ -140,7 +140,9 @@ class Inputs:
             if self._together:
                 changes, squares = zip(*pairs, strict=True)
                 pairs = [(sum(changes), sum(squares))]
-            felt = sum(change / square for change, square in pairs if square > 0)
+            relative = [change / square for change, square in pairs if square > 0]
+            # each of the maps that made the inputs feels its own
+            felt = sum(relative) / max(1, len(relative))
             if math.isfinite(felt) and math.isfinite(logits):
                 # the variance of logits, of which noise is to stay where it gives no bias
                 site.passing = felt / PROBE + (NOISE_OF_LOGITS * logits if place < VALUE else 0.0)
