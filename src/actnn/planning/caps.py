@@ -32,7 +32,7 @@ from actnn.planning.records import Felt, Record
 # the share of its own sampling variance that noise in a gradient is to stay below, κ
 CAP = 0.02
 # what one gradient at its cap weighs in shares of the whole sampling variance, λ
-PRESSURE = 0.05
+PRESSURE = 0.002
 # a gradient that is a smaller share of the whole has none but what rounding leaves
 LEAST_SHARE = 1e-10
 # up to so many times the cap the penalty is quadratic
