@@ -431,7 +431,7 @@ def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Learnt]:
     """Divide the bits of each group of layers between its sites; return the sites."""
     for group in {record.site.group for record, _ in demanded}:
         chosen = together([(record, demand) for record, demand in demanded if record.site.group == group])
-        asked = [record.site.asked(record.layout.family) for record, _ in chosen]
+        asked = [record.asked for record, _ in chosen]
         bits = sum(demand.size * planes for (_, demand), planes in zip(chosen, asked, strict=True))
         set_shares(chosen, allocate_jointly([demand for _, demand in chosen], bits))
     return {record.site for record, _ in demanded}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actnn.format import FAMILIES, Family, Layout, Rounding
+from actnn.format import FAMILIES, MAX_BITS, Family, Layout, Rounding
 from actnn.kernels.contract import DividedLayout, Span
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, noise_of_widths
@@ -25,6 +25,8 @@ NOTHING = np.zeros(4)
 NOTHING.setflags(write=False)
 # the sum of squared ranges over that of squared values: measured, 25 to 32 where values are normal in groups of 256
 RANGES_OF_VALUES = 28.0
+# bits that codes have more than others, which a depthwise convolution reads: each of its filters sees a single channel
+DEPTHWISE_EXTRA = 1.5
 # which ranges belong to the negative and which to the positive side
 SIDES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
 
@@ -114,6 +116,14 @@ class Record:
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+    @property
+    def asked(self) -> float:
+        """The planes that the code brings to the budget of all: more where a depthwise convolution reads it."""
+        asked = self.site.asked(self.layout.family)
+        if any(felt.site.depthwise and not felt.handed for felt in self.felt):
+            asked += DEPTHWISE_EXTRA
+        return min(asked, MAX_BITS)
 
     @property
     def sound(self) -> bool:
