@@ -20,6 +20,8 @@ from actnn.session.tensors import Form, Order, Tensors, check_floating
 
 # the positions of what is saved for a BatchNorm's output: its code, gamma, beta, and what the kernels saved
 THRESHOLD_ROW = 1
+# axes of a batch of images
+IMAGE_RANK = 4
 
 
 class Reading:
@@ -296,7 +298,9 @@ def energies_of(tensors: Tensors, backend: Backend, site: Site, values: Array, b
     samples, elements = order.rows
     found = planner.statistics.span(samples)
     flat = values if backend.any_shape and order.dense(values) else order.flat(values)
-    backend.energy(tensors, flat, planner.stride(elements), found, order.rows)
+    # one token may have all of a gradient: only images are alike wherever one looks
+    stride = planner.stride(elements) if len(values.shape) >= IMAGE_RANK else 1
+    backend.energy(tensors, flat, stride, found, order.rows)
     return found
 
 

@@ -89,6 +89,8 @@ class Planner:
         self._transfers: dict[Learnt, Callable[[], Transfer]] = {}
         self._observed: dict[Learnt, deque[Record]] = {}
         self._gradients: dict[Learnt, tuple[float, int]] = {}
+        # how much was felt since the forward began, which counts the order of the backward
+        self._felt = 0
         self._sound = True
         self._steps = 0
         self._coding = False
@@ -206,7 +208,9 @@ class Planner:
             self._sound = False
             return
         self._note(seen.record)
-        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, handed=True, loss=seen.loss))
+        left = 0.0 if seen.left is None else float(seen.left.values.sum())
+        self._felt += 1
+        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, True, seen.loss, self._felt, left))
 
     def _note(self, record: Record) -> None:
         """Let a code be one of those that share the budget."""
@@ -231,9 +235,11 @@ class Planner:
             return
         self._note(record)
         record.weights = record.weights + seen.columns * ((coefficient + CHAIN * below) * mean)
+        self._felt += 1
         for felt_by, share in ((reader, coefficient), (reader.below, below)):
             if felt_by is not None and share:
-                record.felt.append(Felt(seen.columns, share * mean, felt_by, handed=False))
+                energy = float(energies.sum()) if felt_by is reader else 0.0
+                record.felt.append(Felt(seen.columns, share * mean, felt_by, False, False, self._felt, energy))
         total, count = self._gradients.get(reader, (0.0, 0))
         self._gradients[reader] = total + mean, count + 1
         if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
@@ -278,7 +284,7 @@ class Planner:
         self.settle()
         observed, gradients, sound = self._observed, self._gradients, self._sound
         energies = self._energies
-        self._observed, self._gradients, self._energies, self._sound = {}, {}, {}, True
+        self._observed, self._gradients, self._energies, self._sound, self._felt = {}, {}, {}, True, 0
         if not sound or not observed or not self.active:
             return
         self.epoch += 1
@@ -449,7 +455,7 @@ def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Learnt]:
     """Divide the bits of each group of layers between its sites; return the sites."""
     for group in {record.site.group for record, _ in demanded}:
         chosen = together([(record, demand) for record, demand in demanded if record.site.group == group])
-        asked = [record.site.asked(record.layout.family) for record, _ in chosen]
+        asked = [record.asked for record, _ in chosen]
         bits = sum(demand.size * planes for (_, demand), planes in zip(chosen, asked, strict=True))
         set_shares(chosen, allocate_jointly([demand for _, demand in chosen], bits))
     return {record.site for record, _ in demanded}

@@ -127,6 +127,7 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
         "handed_down": site.handed_down,
         "energy": site.energy,
         "passing": site.passing,
+        "depthwise": site.depthwise,
     }
 
 
@@ -143,6 +144,7 @@ def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequen
     site.handed_down = state["handed_down"]
     # states once did not tell these
     site.energy, site.passing = state.get("energy"), state.get("passing")
+    site.depthwise = state.get("depthwise", False)
 
 
 def readers_of(state: Plain) -> Readers:

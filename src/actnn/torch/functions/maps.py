@@ -48,6 +48,7 @@ class Convolution:
         self.kernel = tuple(weight.shape[2:])
         self.space = self.output_space(x.shape[2:])
         self.outputs = weight.shape[1] * self.groups if self.transposed else weight.shape[0]
+        site.depthwise = 1 < self.groups == x.shape[1]
         self._forward = FORWARD[len(self.kernel), self.transposed]
         self._rest: tuple[Any, ...]
         if self.transposed:
