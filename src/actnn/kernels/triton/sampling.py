@@ -26,7 +26,7 @@ from actnn.kernels.reference import division as definition
 from actnn.kernels.reference.sampling import groups_read
 from actnn.kernels.triton.device.kernel import Form
 from actnn.kernels.triton.device.sampling import divide_kernel, energy_kernel, ranges_kernel, sample_sums_kernel
-from actnn.kernels.triton.launching import NO_CHANNELS, TILE, cut_of, divisors, form_of, launch, magic
+from actnn.kernels.triton.launching import NO_CHANNELS, TILE, Launch, Launching, cut_of, divisors, form_of, magic
 
 # rows that the last stage of a sum adds at a time, and the steps from one width to the next that a table has room for
 CHUNK = 64
@@ -51,7 +51,7 @@ class Source:
     width: int = 1
 
 
-class SamplingRows:
+class SamplingRows(Launching):
     """The rows that measure what noise in a code costs, and divide its planes."""
 
     name = "triton"
@@ -77,7 +77,7 @@ class SamplingRows:
         if normalization is not None:
             parts = normalization.mean, normalization.inverse, normalization.threshold
             source = Source(1, source.channels, *parts, weight)
-        measure(arrays, values, layout, stride, source, out)
+        measure(self.launch, arrays, values, layout, stride, source, out)
         return out
 
     def energy(
@@ -101,8 +101,8 @@ class SamplingRows:
         partial = arrays.empty((samples * blocks,), "float32", values)
         form = Form(0, 0, 0, 0, 1, TILE, 0, int(elements % GROUP == 0))
         shape = elements, -(-elements // GROUP), reads, blocks, first, stride
-        launch(arrays, values, energy_kernel, samples * blocks, values, partial, *shape, form)
-        launch(arrays, values, sample_sums_kernel, samples, partial, place, factor, blocks, 1, CHUNK)
+        self.launch(arrays, values, energy_kernel, samples * blocks, values, partial, *shape, form)
+        self.launch(arrays, values, sample_sums_kernel, samples, partial, place, factor, blocks, 1, CHUNK)
         return result
 
     def divide(self, layout: DividedLayout, division: Division) -> None:
@@ -116,7 +116,7 @@ class SamplingRows:
         """Write ranges, widths and offsets to the device's part of a layout's block; the host reads it later."""
         block = layout.block
         memory = block.stretch.on_device(arrays, values, block.address, Block.nbytes(layout.samples))
-        measure(arrays, values, layout, division.stride, source, ranges_in(memory, layout.samples))
+        measure(self.launch, arrays, values, layout, division.stride, source, ranges_in(memory, layout.samples))
         self.divide_on_device(arrays, memory, layout, division)
 
     def divide_on_device(self, arrays: Arrays, memory: Array, layout: DividedLayout, division: Division) -> None:
@@ -128,7 +128,7 @@ class SamplingRows:
         widths_at = OFFSET_BYTES * (samples + 1) + RANGE_BYTES * samples
         offsets, widths = memory[: OFFSET_BYTES * (samples + 1)], memory[widths_at : widths_at + samples]
         ranges = ranges_in(memory, samples)
-        launch(
+        self.launch(
             *(arrays, memory, divide_kernel, 1, ranges, costs(arrays, layout, division, memory), widths, offsets),
             *(samples, layout.planes, layout.planes_offset, layout.plane, layout.family.least_bits),
             *(len(definition.relief(layout.family)[0]), power_of_two(max(1, samples))),
@@ -143,7 +143,9 @@ def ranges_in(memory: Array, samples: int) -> Array:
     return memory[start : start + RANGE_BYTES * samples]
 
 
-def measure(arrays: Arrays, values: Array, layout: AnyLayout, stride: int, source: Source, out: Array) -> None:
+def measure(
+    launch: Launch, arrays: Arrays, values: Array, layout: AnyLayout, stride: int, source: Source, out: Array
+) -> None:
     """Write the sums of squared ranges of each sample to ``out``."""
     first, reads, factor = groups_read(layout.elements, stride)
     if layout.elements == 0:

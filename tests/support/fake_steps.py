@@ -1,0 +1,71 @@
+"""Steps of training on a CUDA device that is not there; run as a program, it prints what each of them did as JSON.
+
+usage: fake_steps.py MODEL:LEVEL:BATCH:SIZE …
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import fake_cuda
+import torch
+
+import actnn
+
+STEPS = 6
+
+
+def made(name: str, size: int) -> torch.nn.Module:
+    """Return a model on the device."""
+    with torch.device("cuda"):
+        if name.startswith("resnet"):
+            import torchvision
+
+            return torchvision.models.get_model(name)
+        import timm
+
+        return timm.create_model(name, img_size=size)
+
+
+def steps_of(name: str, level: str, batch: int, size: int, late: int = 1) -> list[dict]:
+    """Train some steps; return what each of them did."""
+    found = []
+    with fake_cuda.played(late) as device:
+        plain = made(name, size)
+        model = plain if level == "exact" else actnn.QModule(plain, level=level)
+        model.train()
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+        images = torch.empty(batch, 3, size, size, device="cuda")
+        labels = torch.zeros(batch, dtype=torch.int64, device="cuda")
+        for _ in range(STEPS):
+            device.meter.begin()
+            start = time.process_time()
+            optimizer.zero_grad(set_to_none=True)
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            kept = device.meter.live_bytes
+            loss.backward()
+            optimizer.step()
+            del loss
+            device.moves.clock += 1
+            step = device.meter.step
+            found.append(
+                {
+                    "launches": step.total,
+                    "by_kind": dict(step.launches.most_common()),
+                    "out": step.out,
+                    "up": step.up,
+                    "peak_gib": round(step.peak_bytes / 2**30, 4),
+                    "kept_gib": round(kept / 2**30, 4),
+                    "seconds": round(time.process_time() - start, 2),
+                }
+            )
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for case in sys.argv[1:]:
+        name, level, batch, size = case.split(":")
+        print(json.dumps({"case": case, "steps": steps_of(name, level, int(batch), int(size))}), flush=True)
