@@ -55,7 +55,16 @@ from actnn.kernels.triton import Triton  # noqa: E402
 from actnn.torch.tensors import TorchArrays  # noqa: E402
 
 # what makes no work for a device, besides views
-IDLE = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh", "device"}
+IDLE = {
+    "empty",
+    "empty_strided",
+    "empty_like",
+    "new_empty",
+    "new_empty_strided",
+    "_unsafe_view",
+    "lift_fresh",
+    "device",
+}
 # a fake storage has no address: each plays one of so many bytes
 ROOM = 1 << 40
 
@@ -70,6 +79,7 @@ class Step:
 
     launches: Counter[str] = field(default_factory=Counter)
     out: int = 0
+    out_bytes: int = 0
     up: int = 0
     peak_bytes: int = 0
 
@@ -166,13 +176,14 @@ class FakeMoves:
         self._numbers = np.random.default_rng(0)
         self.clock = 0
 
-    def out(self, buffer: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def out(self, buffer: torch.Tensor) -> tuple[np.ndarray, int]:
         self._meter.step.out += 1
-        found = self._numbers.exponential(1.0, -(-len(buffer) // 4)).astype(np.float32).view(np.uint8)
-        return torch.from_numpy(found[: len(buffer)].copy()), self.clock + self._late
+        self._meter.step.out_bytes += len(buffer)
+        # bytes that are widths one by one, and four together small positive floats
+        return self._numbers.integers(2, 5, len(buffer), np.uint8), self.clock + self._late
 
-    def back(self, host: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return torch.empty(host.shape, dtype=host.dtype, device="cuda"), self.clock
+    def back(self, host: np.ndarray) -> tuple[torch.Tensor, int]:
+        return torch.empty(len(host), dtype=torch.uint8, device="cuda"), self.clock
 
     def arrived(self, event: int) -> bool:
         return event <= self.clock
@@ -203,11 +214,17 @@ def played(late: int = 1) -> Iterator[FakeCuda]:
             addresses[storage] = next(numbers) * ROOM
         return addresses[storage] + x.storage_offset() * x.element_size()
 
+    numpy = TorchArrays.numpy
+
+    def host_numbers(self: TorchArrays, x: Any) -> np.ndarray:
+        return x if isinstance(x, np.ndarray) else numpy(self, x)
+
     meter = Meter()
     moves = FakeMoves(meter, late)
     backend = Triton(Recorder(meter))
     with ExitStack() as stack:
         replaced(stack, TorchArrays, "pointer", staticmethod(pointer))
+        replaced(stack, TorchArrays, "numpy", host_numbers)
         replaced(stack, TorchArrays, "moves", lambda self, x: moves)
         stack.callback(table.BACKENDS.__setitem__, "cuda", table.BACKENDS["cuda"])
         table.BACKENDS["cuda"] = lambda: backend

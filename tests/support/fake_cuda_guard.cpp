@@ -1,5 +1,6 @@
 // A device guard and hooks that do nothing, by which fake tensors of a build of torch for the host play those of CUDA:
 // indexing takes a guard before it dispatches, and autograd asks for a device's stream and records events on it.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -27,6 +28,8 @@ struct CUDAHooks : at::CUDAHooksInterface {
   bool isBuilt() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
+  // nobody draws from it
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
 };
 
 using at::CUDAHooksRegistry;

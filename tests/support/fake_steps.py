@@ -17,23 +17,31 @@ import actnn
 STEPS = 6
 
 
-def made(name: str, size: int) -> torch.nn.Module:
-    """Return a model on the device."""
-    with torch.device("cuda"):
-        if name.startswith("resnet"):
-            import torchvision
+def made(name: str) -> torch.nn.Module:
+    """Return a model on the host."""
+    if name.startswith("resnet"):
+        import torchvision
 
-            return torchvision.models.get_model(name)
-        import timm
+        return torchvision.models.get_model(name)
+    import timm
 
-        return timm.create_model(name, img_size=size)
+    return timm.create_model(name)
+
+
+def to_device(model: torch.nn.Module) -> None:
+    """Let a model lie on the fake device: nobody reads its numbers."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(torch.empty(parameter.shape, device="cuda")))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda"))
 
 
 def steps_of(name: str, level: str, batch: int, size: int, late: int = 1) -> list[dict]:
     """Train some steps; return what each of them did."""
-    found = []
+    found, plain = [], made(name)
     with fake_cuda.played(late) as device:
-        plain = made(name, size)
+        to_device(plain)
         model = plain if level == "exact" else actnn.QModule(plain, level=level)
         model.train()
         optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
@@ -55,6 +63,7 @@ def steps_of(name: str, level: str, batch: int, size: int, late: int = 1) -> lis
                     "launches": step.total,
                     "by_kind": dict(step.launches.most_common()),
                     "out": step.out,
+                    "out_bytes": step.out_bytes,
                     "up": step.up,
                     "peak_gib": round(step.peak_bytes / 2**30, 4),
                     "kept_gib": round(kept / 2**30, 4),
@@ -68,4 +77,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in sys.argv[1:]:
         name, level, batch, size = case.split(":")
-        print(json.dumps({"case": case, "steps": steps_of(name, level, int(batch), int(size))}), flush=True)
+        found = {"case": case, "steps": steps_of(name, level, int(batch), int(size))}
+        sys.stdout.write(json.dumps(found) + "\n")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from actnn.kernels.contract import AnyLayout, Array, BatchNorm, Span
-from actnn.operations.kept import Kept, on_host, reading_of, uncounted
+from actnn.operations.kept import Kept, reading_of, uncounted
 from actnn.planning.noise import Floats, batch_norm_coefficient
 from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
 from actnn.session import families
@@ -293,14 +293,16 @@ def observe(
         inverse, mean_product = constants[INVERSE], grads[0] / state.count
         slope = inverse if weight is None else tensors.cast(tensors.detach(weight), "float32") * inverse
 
+        of_slope, of_product = planner.hold(tensors, slope), planner.hold(tensors, mean_product)
+
         def handing() -> tuple[Floats, Floats]:
-            return on_host(tensors, slope), on_host(tensors, mean_product)
+            return of_slope(), of_product()
 
     if state.of_input:
-        squared = (constants[INVERSE] * constants[INVERSE]).mean()
+        squared = planner.hold(tensors, (constants[INVERSE] * constants[INVERSE]).mean())
 
         def scale() -> float:
-            return float(squared)
+            return float(squared())
 
     coefficient = batch_norm_coefficient(record.layout.elements, rectified=sides and not rectified)
     columns = POSITIVE_SIDE if sides else BOTH_SIDES

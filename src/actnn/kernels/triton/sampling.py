@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from actnn.errors import FormatError
-from actnn.format import GROUP, KEY_BYTES
+from actnn.format import GROUP, KEY_BYTES, Family
 from actnn.kernels.blocks import OFFSET_BYTES, RANGE_BYTES
 from actnn.kernels.contract import (
     AnyLayout,
@@ -26,7 +25,7 @@ from actnn.kernels.reference import division as definition
 from actnn.kernels.reference.sampling import groups_read
 from actnn.kernels.triton.device.kernel import Form
 from actnn.kernels.triton.device.sampling import divide_kernel, energy_kernel, ranges_kernel, sample_sums_kernel
-from actnn.kernels.triton.launching import NO_CHANNELS, TILE, Launch, Launching, cut_of, divisors, form_of, magic
+from actnn.kernels.triton.launching import NO_CHANNELS, TILE, Launch, Launching, cut_of, divisors, form_of, magic, run
 
 # rows that the last stage of a sum adds at a time, and the steps from one width to the next that a table has room for
 CHUNK = 64
@@ -56,6 +55,10 @@ class SamplingRows(Launching):
 
     name = "triton"
     any_shape = True
+
+    def __init__(self, launch: Launch = run) -> None:
+        super().__init__(launch)
+        self._reliefs: dict[tuple[str, str], Array] = {}
 
     def write_key(self, arrays: Arrays, buffer: Array, key: Key) -> Array:
         """Write the key of a code that holds nothing else."""
@@ -129,12 +132,20 @@ class SamplingRows(Launching):
         offsets, widths = memory[: OFFSET_BYTES * (samples + 1)], memory[widths_at : widths_at + samples]
         ranges = ranges_in(memory, samples)
         self.launch(
-            *(arrays, memory, divide_kernel, 1, ranges, costs(arrays, layout, division, memory), widths, offsets),
+            *(arrays, memory, divide_kernel, 1, ranges, self.relief(arrays, layout.family, memory)),
+            *(norms_on_device(arrays, division, memory), widths, offsets, *words(division.weights)),
             *(samples, layout.planes, layout.planes_offset, layout.plane, layout.family.least_bits),
-            *(len(definition.relief(layout.family)[0]), power_of_two(max(1, samples))),
-            *(division.weights is None, division.norms is not None),
+            *(len(definition.relief(layout.family)[0]), power_of_two(max(1, samples)), division.weights is None),
         )
         layout.placed = widths, offsets
+
+    def relief(self, arrays: Arrays, family: Family, like: Array) -> Array:
+        """Return, on the device, what each plane relieves the sides of codes of a family of; it goes up once."""
+        key = arrays.device(like), family.name
+        if key not in self._reliefs:
+            sides = [np.pad(np.array(side), (0, STEPS - len(side))) for side in definition.relief(family)]
+            self._reliefs[key] = arrays.upload(np.concatenate(sides), like)
+        return self._reliefs[key]
 
 
 def ranges_in(memory: Array, samples: int) -> Array:
@@ -164,14 +175,21 @@ def measure(
     launch(arrays, values, sample_sums_kernel, layout.samples, partial, out, factor, blocks, 4, CHUNK)
 
 
-def costs(arrays: Arrays, layout: DividedLayout, division: Division, like: Array) -> Array:
-    """Return what the device divides planes by, in one copy: weights, what each plane relieves, norms of samples."""
-    numbers: list[Any] = [np.zeros(4) if division.weights is None else np.array(division.weights)]
-    for side in definition.relief(layout.family):
-        numbers.append(np.pad(np.array(side), (0, STEPS - len(side))))
-    if division.norms is not None:
-        numbers.append(division.norms)
-    return arrays.upload(np.concatenate(numbers).astype(np.float64), like)
+def norms_on_device(arrays: Arrays, division: Division, like: Array) -> Array | None:
+    """Return the norms of samples on the device: those of a batch go up once, whichever codes they serve."""
+    if division.norms is None:
+        return None
+    device = arrays.device(like)
+    if device not in division.placed:
+        division.placed[device] = arrays.upload(division.norms, like)
+    return division.placed[device]
+
+
+def words(weights: tuple[float, float, float, float] | None) -> list[int]:
+    """Return the words of four numbers, low before high, with a sign: arguments of a launch need no copy."""
+    numbers = np.zeros(4) if weights is None else np.array(weights, "<f8")
+    found: list[int] = numbers.view("<i4").tolist()
+    return found
 
 
 def power_of_two(number: int) -> int:
