@@ -46,12 +46,13 @@ ctypes.CDLL(str(built_guard()), mode=os.RTLD_NOW | os.RTLD_GLOBAL).register_fake
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_iter  # noqa: E402
 
 from actnn.kernels import table  # noqa: E402
 from actnn.kernels.triton import Triton  # noqa: E402
+from actnn.stores.store import Swap  # noqa: E402
 from actnn.torch.tensors import TorchArrays  # noqa: E402
 
 # what makes no work for a device, besides views
@@ -171,8 +172,8 @@ def dense(x: torch.Tensor) -> bool:
 class FakeMoves:
     """Copies to the host and back that arrive after some steps; nothing ever waits for one."""
 
-    def __init__(self, meter: Meter, late: int) -> None:
-        self._meter, self._late = meter, late
+    def __init__(self, meter: Meter, mode: FakeTensorMode, late: int) -> None:
+        self._meter, self._mode, self._late = meter, mode, late
         self._numbers = np.random.default_rng(0)
         self.clock = 0
 
@@ -183,7 +184,8 @@ class FakeMoves:
         return self._numbers.integers(2, 5, len(buffer), np.uint8), self.clock + self._late
 
     def back(self, host: np.ndarray) -> tuple[torch.Tensor, int]:
-        return torch.empty(len(host), dtype=torch.uint8, device="cuda"), self.clock
+        with self._mode:
+            return torch.empty(len(host), dtype=torch.uint8, device="cuda"), self.clock
 
     def arrived(self, event: int) -> bool:
         return event <= self.clock
@@ -219,16 +221,29 @@ def played(late: int = 1) -> Iterator[FakeCuda]:
     def host_numbers(self: TorchArrays, x: Any) -> np.ndarray:
         return x if isinstance(x, np.ndarray) else numpy(self, x)
 
-    meter = Meter()
-    moves = FakeMoves(meter, late)
+    ticket, get = TorchArrays.ticket, Swap.get
+
+    # tickets are real: their number is read on the host
+    def real_ticket(self: TorchArrays, number: int, release: Any) -> torch.Tensor:
+        with unset_fake_temporarily():
+            return ticket(self, number, release)
+
+    def fetched(self: Swap, arrays: Any, saved: torch.Tensor) -> torch.Tensor:
+        with unset_fake_temporarily():
+            return get(self, arrays, saved)
+
+    meter, mode = Meter(), FakeTensorMode(allow_non_fake_inputs=True)
+    moves = FakeMoves(meter, mode, late)
     backend = Triton(Recorder(meter))
     with ExitStack() as stack:
         replaced(stack, TorchArrays, "pointer", staticmethod(pointer))
         replaced(stack, TorchArrays, "numpy", host_numbers)
+        replaced(stack, TorchArrays, "ticket", real_ticket)
+        replaced(stack, Swap, "get", fetched)
         replaced(stack, TorchArrays, "moves", lambda self, x: moves)
         stack.callback(table.BACKENDS.__setitem__, "cuda", table.BACKENDS["cuda"])
         table.BACKENDS["cuda"] = lambda: backend
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(mode)
         stack.enter_context(meter)
         yield FakeCuda(meter, moves)
 

@@ -1,6 +1,6 @@
 """Steps of training on a CUDA device that is not there; run as a program, it prints what each of them did as JSON.
 
-usage: fake_steps.py MODEL:LEVEL:BATCH:SIZE …
+usage: fake_steps.py MODEL:LEVEL:BATCH:SIZE:STEPS …
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import torch
 
 import actnn
 
-STEPS = 6
-
 
 def made(name: str) -> torch.nn.Module:
-    """Return a model on the host."""
+    """Return a model on the host, or nowhere, where its numbers would take long to draw."""
     if name.startswith("resnet"):
         import torchvision
 
-        return torchvision.models.get_model(name)
+        with torch.device("meta"):
+            return torchvision.models.get_model(name)
     import timm
 
     return timm.create_model(name)
@@ -37,8 +36,8 @@ def to_device(model: torch.nn.Module) -> None:
             setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda"))
 
 
-def steps_of(name: str, level: str, batch: int, size: int, late: int = 1) -> list[dict]:
-    """Train some steps; return what each of them did."""
+def steps_of(name: str, level: str, batch: int, size: int, count: int, late: int = 1) -> list[dict]:
+    """Train so many steps; return what each of them did."""
     found, plain = [], made(name)
     with fake_cuda.played(late) as device:
         to_device(plain)
@@ -47,7 +46,7 @@ def steps_of(name: str, level: str, batch: int, size: int, late: int = 1) -> lis
         optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
         images = torch.empty(batch, 3, size, size, device="cuda")
         labels = torch.zeros(batch, dtype=torch.int64, device="cuda")
-        for _ in range(STEPS):
+        for _ in range(count):
             device.meter.begin()
             start = time.process_time()
             optimizer.zero_grad(set_to_none=True)
@@ -76,6 +75,6 @@ def steps_of(name: str, level: str, batch: int, size: int, late: int = 1) -> lis
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in sys.argv[1:]:
-        name, level, batch, size = case.split(":")
-        found = {"case": case, "steps": steps_of(name, level, int(batch), int(size))}
+        name, level, *numbers = case.split(":")
+        found = {"case": case, "steps": steps_of(name, level, *map(int, numbers))}
         sys.stdout.write(json.dumps(found) + "\n")
