@@ -131,3 +131,14 @@ triton.runtime.driver.set_active(Present())"""
 
 def test_the_reference_can_be_asked_for_on_an_accelerator_too():
     assert answer(SELECT_ON_AN_ACCELERATOR.format(before=""), ACTNN_BACKEND="reference") == "reference 0"
+
+
+def test_a_device_that_has_no_kernels_is_served_by_the_reference_with_one_warning():
+    found = answer(SELECT_ON_AN_ACCELERATOR.replace("cuda:0", "mps:0").format(before=""))
+    assert found.startswith("reference 1 ")
+    assert "there are none for devices of kind 'mps'" in found
+
+
+def test_a_device_that_has_no_kernels_needs_no_warning_where_the_reference_was_asked_for():
+    program = SELECT_ON_AN_ACCELERATOR.replace("cuda:0", "mps:0").format(before="")
+    assert answer(program, ACTNN_BACKEND="reference") == "reference 0"

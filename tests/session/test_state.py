@@ -36,10 +36,12 @@ NO_STATE = {
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
         *("plans", "_own_bits", "_family", "of_values", "of_rectified"),
+        # looked at anew where it is not known
+        "noise",
     },
     "planner": {
-        *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),
-        *("_batch_norms", "_measured"),
+        *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_unread", "_waiting"),
+        *("_batch_norms", "_placed_norms"),
     },
     "budget": {"_sizes"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 
 import numpy as np
@@ -165,3 +166,31 @@ def test_what_is_released_on_its_way_back_stays_until_its_copy_is_done(offload, 
     offload.statistics()
     gc.collect()
     assert all(end() is None for end in ends)
+
+
+def test_a_bound_that_is_reached_lets_the_device_wait_and_not_the_program(offload, arrays, monkeypatch):
+    def refuse(event) -> None:
+        pytest.fail("the program waits")
+
+    waited = []
+    monkeypatch.setattr(arrays.lane, "finish", refuse)
+    monkeypatch.setattr(arrays.lane, "wait", lambda buffer, event: waited.append(event))
+    put(offload, arrays, 6)
+    assert waited == arrays.lane.begun[:2]
+    assert offload.statistics().leaving_bytes == 4 * SIZE
+
+
+def test_a_forked_child_leaves_what_its_parent_put_and_has_codes_of_its_own(offload, arrays, monkeypatch):
+    (of_parent,) = put(offload, arrays, 1)
+    # a lock that another thread held at the fork
+    offload._lock.acquire()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(SwapError, match="put by the parent of this process, which was forked"):
+            offload.get(of_parent)
+        own = offload.put(StandInArrays(), content(7))
+        assert own != of_parent
+        np.testing.assert_array_equal(offload.get(own), content(7))
+        offload.step_begins()
+        offload.close()
+    assert not arrays.lane.begun[0].done

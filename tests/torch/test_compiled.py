@@ -196,6 +196,11 @@ def test_what_cannot_be_is_refused(options, error, words):
         actnn.compile(nn.Linear(2, 2), **options)
 
 
+def test_a_model_that_processes_or_devices_share_already_is_refused_with_the_order_that_works():
+    with pytest.raises(actnn.UnsupportedError, match="Compile first, and give the result to DataParallel"):
+        actnn.compile(nn.Sequential(nn.DataParallel(nn.Linear(2, 2))))
+
+
 def test_only_modules_are_compiled():
     with pytest.raises(actnn.UnsupportedError, match="Module"):
         actnn.compile(lambda x: x)

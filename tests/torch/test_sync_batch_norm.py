@@ -11,6 +11,8 @@ from torch_framework import FRAMEWORK, close_tensors, same_tensors
 from two_processes import BATCHES, joined_batch, layers, norm, part, train
 
 import actnn
+from actnn.torch.layers.batch_norm import QSyncBatchNorm
+from actnn.torch.tensors import TorchArrays
 
 each = pytest.mark.parametrize("batches", BATCHES)
 layer = pytest.mark.parametrize("layer", ["alone", "followed"])
@@ -112,3 +114,48 @@ def test_a_layer_made_by_hand_is_a_plain_batch_norm_without_processes():
     found, expected = (FRAMEWORK.step(model, x).gradients for model in (made, plain))
     # at the four bits of this level
     check_close_gradients(found, expected, 0.1)
+
+
+class Together:
+    """Two processes, of which the other one has values that are known: what torch's process groups would do."""
+
+    def __init__(self, statistics: torch.Tensor, sums: torch.Tensor) -> None:
+        self._statistics, self._sums = statistics, sums
+
+    def gathered(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.stack([values, self._statistics])
+
+    def summed(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self._sums
+
+
+def trained_beside(on_host: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    """Train a SyncBatchNorm on 6 samples beside a process that has 3, where the host can read their number or not."""
+    monkeypatch.setenv("ACTNN_BACKEND", "reference")
+    torch.manual_seed(0)
+    other = torch.randn(3, 4, 5, 5)
+    counted = torch.full((1, 4), 75.0)
+    flat = other.transpose(0, 1).flatten(1)
+    parts = (flat.mean(1), flat.var(1, unbiased=False), flat.amin(1), flat.amax(1))
+    together = Together(torch.cat([torch.stack(parts), counted]), torch.randn(2, 4))
+    monkeypatch.setattr(QSyncBatchNorm, "processes", lambda self: together)
+    monkeypatch.setattr(TorchArrays, "on_host", lambda self, x: on_host)
+    actnn.set_optimization_level("L2")
+    # layers made by hand draw other noise one after another
+    object.__setattr__(actnn.config, "_streams", 0)
+    layer = QSyncBatchNorm(4)
+    x = torch.randn(6, 4, 5, 5, requires_grad=True)
+    y = layer(x)
+    y.backward(torch.randn(6, 4, 5, 5))
+    names = ("running_mean", "running_var")
+    return {"output": y.detach(), "input": x.grad, **{name: getattr(layer, name) for name in names}}
+
+
+def test_an_accelerator_need_not_tell_the_host_how_large_the_joined_batch_is(monkeypatch):
+    with monkeypatch.context() as patched:
+        expected = trained_beside(True, patched)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "__int__", lambda self: pytest.fail("the host reads the count"))
+        found = trained_beside(False, patched)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)

@@ -233,7 +233,7 @@ def losses(records: Sequence[Record]) -> Table:
             str(len(seeds)),
             *(f"{statistics.fmean(record[part] for record in seeds.values()):.3f}" for part in ("first", "last")),
             NOTHING if name == EXACT else above(seeds, found.get((words, EXACT), {}), digits),
-            *([beside(name, words, found)] if floors else []),
+            *([beside_floor(name, words, found)] if floors else []),
         ]
         for (words, name), seeds in found.items()
     ]
@@ -253,7 +253,7 @@ def difference(seeds: Mapping[int, Record], exact: Mapping[int, Record]) -> tupl
     return statistics.fmean(differences), statistics.stdev(differences) / len(differences) ** 0.5
 
 
-def beside(name: str, words: str, found: Mapping[tuple[str, str], Mapping[int, Record]]) -> str:
+def beside_floor(name: str, words: str, found: Mapping[tuple[str, str], Mapping[int, Record]]) -> str:
     """Tell whether losses end as far above exact training as those of exact training with sums in another order do.
 
     Both have a standard error: what lies within two of both together is within the floor.

@@ -61,7 +61,8 @@ def findings() -> Iterator[tuple[str, str]]:
     for framework in FRAMEWORKS:
         yield framework, framework_state(framework)
     yield "kernels", f"{status.name}: {status.reason}"
-    yield "on accelerators", f"{on_accelerators.name}: {why}"
+    yield "on accelerators", f"{on_accelerators.name}: {why} (torch on CUDA and ROCm)"
+    yield "elsewhere", "reference: it runs on any device, that of Paddle on accelerators among them"
     yield "library", status.library or "none"
     yield "instructions", status.simd
     yield "threads", f"{status.threads} for the kernels, {available_cores()} available to this process"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +28,48 @@ class DeviceStretch:
         self.written: list[slice] = []
 
 
+class Coming(Protocol):
+    """Bytes of an accelerator on their way to the host."""
+
+    def land(self) -> None:
+        """Give them to whom they belong; wait for what has not arrived."""
+
+
 class Stretch:
     """Memory of a session that kernels write to, and its address, which numpy takes long to tell.
 
-    An accelerator writes to memory of its own; whoever reads first copies all that was written there, at once.
+    An accelerator writes to memory of its own, which is copied beside its other work: such copies are ``coming``.
+    Whoever reads before one was begun copies all that was written there at once, and waits for it.
     """
 
-    __slots__ = ("address", "devices", "memory")
+    __slots__ = ("__weakref__", "address", "coming", "devices", "memory")
 
     def __init__(self, memory: Bytes) -> None:
         self.memory = memory
         self.address = int(memory.ctypes.data)
         self.devices: dict[str, DeviceStretch] = {}
+        self.coming: list[Coming] = []
 
     def viewed(self, address: int, nbytes: int) -> Bytes:
         """Return the bytes that begin at an address."""
-        for device in self.devices.values():
-            if device.written:
-                found = device.arrays.numpy(device.memory)
-                for place in device.written:
-                    self.memory[place] = found[place]
-                device.written.clear()
+        if self.devices:
+            coming, self.coming = self.coming, []
+            for copy in coming:
+                copy.land()
+            for device in self.devices.values():
+                if device.written:
+                    self.receiver(device)(device.arrays.numpy(device.memory))
         return self.memory[self.place(address, nbytes)]
+
+    def receiver(self, device: DeviceStretch) -> Callable[[Bytes], None]:
+        """Return what takes a copy of all that a device wrote so far."""
+        written, device.written = device.written, []
+
+        def receive(found: Bytes) -> None:
+            for place in written:
+                self.memory[place] = found[place]
+
+        return receive
 
     def on_device(self, arrays: Any, like: Any, address: int, nbytes: int) -> Any:
         """Return the bytes of the device of ``like`` that are written in place of those at an address."""
@@ -162,17 +183,20 @@ class Division:
     """How the planes of a code are divided between its samples: by what noise in their ranges costs.
 
     ``weights`` are those of A-, A+, B- and B+ of ``Backend.ranges``, None to divide evenly; ``norms`` is a factor for
-    each sample, float64. Ranges are measured on every ``stride``-th group.
+    each sample, float64; ``placed`` holds their copies by the name of a device, for all codes of a batch. Ranges are
+    measured on every ``stride``-th group.
     """
 
-    __slots__ = ("norms", "stride", "weights")
+    __slots__ = ("norms", "placed", "stride", "weights")
 
     def __init__(
         self,
         stride: int,
         weights: tuple[float, float, float, float] | None = None,
         norms: NDArray[np.float64] | None = None,
+        placed: dict[str, Any] | None = None,
     ) -> None:
         self.stride = stride
+        self.placed = {} if placed is None else placed
         self.weights = weights
         self.norms = norms

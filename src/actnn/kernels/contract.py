@@ -104,6 +104,9 @@ class Arrays(Protocol):
     def bytes(self, count: int, like: Array) -> Array:
         """Return room for so many bytes on the device of ``like``."""
 
+    def as_bytes(self, x: Array) -> Array:
+        """Return the bytes of an array, of one axis; those of a contiguous one are not copied."""
+
     def arange(self, start: int, stop: int, like: Array) -> Array: ...
     def cast(self, x: Array, dtype: str) -> Array: ...
     def where(self, condition: Array, x: Array, y: Array | float) -> Array:

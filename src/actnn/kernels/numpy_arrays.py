@@ -64,6 +64,9 @@ class NumpyArrays:
     def bytes(self, count: int, like: Array) -> Array:
         return np.empty(count, np.uint8)
 
+    def as_bytes(self, x: Array) -> Array:
+        return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+
     def arange(self, start: int, stop: int, like: Array) -> Array:
         return np.arange(start, stop, dtype=np.int64)
 

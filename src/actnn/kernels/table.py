@@ -19,7 +19,8 @@ _REFERENCE = Reference()
 def select(arrays: Arrays, x: Array) -> Backend:
     """Return the backend that serves an array: the native one in host memory, Triton's on CUDA and ROCm."""
     kind = "host" if arrays.on_host(x) else arrays.device(x).partition(":")[0]
-    return BACKENDS.get(kind, reference)()
+    found = BACKENDS.get(kind)
+    return other_backend(kind) if found is None else found()
 
 
 @lru_cache(maxsize=1)
@@ -50,6 +51,19 @@ def accelerator_backend() -> tuple[Backend, str]:
         return _REFERENCE, str(problem)
 
 
+@lru_cache(maxsize=16)
+def other_backend(kind: str) -> Backend:
+    """Return the backend for devices of a kind that has no kernels of its own; warn once of each."""
+    if os.environ.get("ACTNN_BACKEND") != "reference":
+        warnings.warn(
+            f"actnn runs on its slow reference kernels: there are none for devices of kind {kind!r}, only for the "
+            "host, and in torch for CUDA and ROCm. Set ACTNN_BACKEND=reference to ask for these.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return _REFERENCE
+
+
 def find_triton() -> tuple[Backend, str]:
     """Return the backend of Triton and what it compiles for; raise TritonMissingError where it cannot serve."""
     if find_spec("triton") is None:
@@ -65,17 +79,12 @@ def host() -> Backend:
     return host_backend()[0]
 
 
-def reference() -> Backend:
-    """Return the backend that runs everywhere."""
-    return _REFERENCE
-
-
 def accelerator() -> Backend:
     """Return the backend for CUDA and ROCm devices, both of which torch calls cuda."""
     return accelerator_backend()[0]
 
 
-# by the kind of a device; any other has the reference
+# by the kind of a device; any other has the reference, which runs everywhere
 BACKENDS: dict[str, Callable[[], Backend]] = {"host": host, "cuda": accelerator}
 
 

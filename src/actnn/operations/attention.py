@@ -33,6 +33,8 @@ LEAST_VARIANCE = 0.02
 NOISE_OF_LOGITS = 0.05 / LEAST_VARIANCE
 # the noise, over the mean square of an input, with which it is measured how much of it goes on
 PROBE = 1e-3
+# codes of queries after which the noise of an accelerator's is looked at again
+RENEWED = 64
 
 
 class AttentionSites(NamedTuple):
@@ -83,16 +85,49 @@ class Inputs:
     def noisy(
         self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None, scale: float
     ) -> bool:
-        """Tell whether noise in queries and keys counts in their products times ``scale``."""
-        noise = 0.0
+        """Tell whether noise in queries and keys counts in their products times ``scale``.
+
+        Of an accelerator it is known some steps later, and changes slowly: until then it counts.
+        """
+        site, reading = self._sites.query, self._readings[0]
+        assert reading is not None
+        tensors = reading.order.tensors
+        if tensors.on_host(decoded[0]):
+            noise = self._noise_of_logits(fetched, decoded, samples, scale)
+            return noise is not None and float(noise) > LEAST_VARIANCE
+        first = samples is None or samples.start == 0
+        if first and (site.noise is None or site.encoded % RENEWED == 0):
+            noise = self._noise_of_logits(fetched, decoded, samples, scale)
+            if noise is None:
+                site.noise = 0.0
+            else:
+                self._learn_noise(site, tensors, noise)
+        return site.noise is None or site.noise > LEAST_VARIANCE
+
+    def _learn_noise(self, site: Site, tensors: Tensors, noise: Array) -> None:
+        planner = site.session.planner
+        held = planner.hold(tensors, noise)
+
+        def note() -> None:
+            site.noise = float(held())
+
+        planner.tell(held, note)
+
+    def _noise_of_logits(
+        self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None, scale: float
+    ) -> Array | None:
+        """Return the variance of products of queries and keys times ``scale``; None where steps do not tell it."""
+        noise: Array | None = None
         for place, other in ((0, decoded[1]), (1, decoded[0])):
             reading = self._readings[place]
             assert reading is not None
-            if own := mean_variance(reading, fetched[place][0], decoded[place], samples):
+            own = mean_variance(reading, fetched[place][0], decoded[place], samples)
+            if own is not None:
                 values = reading.order.tensors.cast(other, "float32").reshape(-1)
-                squared_length = float(values @ values) / max(1, len(values)) * other.shape[-1]
-                noise += scale * scale * own * squared_length
-        return noise > LEAST_VARIANCE
+                squared_length = (values @ values) * (other.shape[-1] / max(1, len(values)))
+                part = own * squared_length * (scale * scale)
+                noise = part if noise is None else noise + part
+        return noise
 
     def variances(
         self, fetched: Sequence[list[Array]], decoded: Sequence[Array], samples: range | None
@@ -123,29 +158,45 @@ class Inputs:
         ``compute`` returns the gradients of all inputs from inputs, ``noise`` numbers of given variances, and products
         of queries and keys times ``scale`` are logits.
         """
-        exact, logits = compute(*inputs), scale * scale * inputs[0].shape[-1]
-        for x in inputs[:2]:
-            logits *= float((x * x).mean())
+        exact, powers = compute(*inputs), [(x * x).mean() for x in inputs[:2]]
         for place, (site, reading) in enumerate(zip(self._sites, self._readings, strict=True)):
             if reading is None:
                 continue
             moved = list(inputs)
             x = moved[place]
             moved[place] = x + noise(0.0 * x + PROBE * (x * x).mean())
-            pairs = [
-                (float(((other - own) * (other - own)).sum()), float((own * own).sum()))
-                for own, other in zip(exact, compute(*moved), strict=True)
-                if own is not None and other is not None
-            ]
+            numbers = list(powers)
+            for own, other in zip(exact, compute(*moved), strict=True):
+                if own is not None and other is not None:
+                    numbers += [((other - own) * (other - own)).sum(), (own * own).sum()]
+            tensors = reading.order.tensors
+            found = tensors.stack([tensors.cast(number, "float32") for number in numbers], 0)
+            self._tell(site, place, scale * scale * inputs[0].shape[-1], found)
+
+    def _tell(self, site: Site, place: int, logits: float, numbers: Array) -> None:
+        """Let a site know how much of an input's noise goes on, once numbers of that can be read.
+
+        They are the mean squares of queries and keys, and the squares of each gradient's change and of itself.
+        """
+        planner, reading = site.session.planner, self._readings[place]
+        assert reading is not None
+        held = planner.hold(reading.order.tensors, numbers)
+
+        def note() -> None:
+            of_query, of_key, *of_gradients = held().tolist()
+            variance_of_logits = logits * of_query * of_key
+            pairs = list(zip(of_gradients[::2], of_gradients[1::2], strict=True))
             if self._together:
                 changes, squares = zip(*pairs, strict=True)
                 pairs = [(sum(changes), sum(squares))]
             relative = [change / square for change, square in pairs if square > 0]
             # each of the maps that made the inputs feels its own
             felt = sum(relative) / max(1, len(relative))
-            if math.isfinite(felt) and math.isfinite(logits):
+            if math.isfinite(felt) and math.isfinite(variance_of_logits):
                 # the variance of logits, of which noise is to stay where it gives no bias
-                site.passing = felt / PROBE + (NOISE_OF_LOGITS * logits if place < VALUE else 0.0)
+                site.passing = felt / PROBE + (NOISE_OF_LOGITS * variance_of_logits if place < VALUE else 0.0)
+
+        planner.tell(held, note)
 
 
 def of_one_tensor(tensors: Tensors, inputs: Sequence[Array]) -> bool:

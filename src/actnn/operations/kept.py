@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -132,8 +132,11 @@ class Reading:
             of_part = grad[part.start : part.stop] if self.order.batched else grad
             yield of_part, self.value(site, saved, dtype, part)
 
-    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
-        """Tell the planner the gradient with which a map at ``site`` read this activation."""
+    def observe(self, site: Site, grad: Array, coefficient: float, scale: Callable[[], float] | None = None) -> None:
+        """Tell the planner the gradient with which a map at ``site`` read this activation.
+
+        ``scale`` returns, once the step is over, how often its noise counts, where that is not once.
+        """
         planner = site.session.planner
         if self.record is None or not planner.observing:
             return
@@ -144,7 +147,7 @@ class Reading:
             grad = grad.reshape((of_code, -1))
         energies = self.energies(site, grad, self.order.batched)
         columns = POSITIVE_OUTPUT if self.part is Part.POSITIVE else OUTPUT
-        planner.observe(Observation(self.record, site, columns, coefficient, energies))
+        planner.observe(Observation(self.record, site, columns, coefficient, energies, scale))
 
     def observe_weight(self, site: Site, of_weight: Array | None) -> None:
         """Tell the planner the gradient of the weight with which a map at ``site`` read this activation."""
@@ -156,7 +159,7 @@ class Reading:
         """Return where a kernel wrote the sum of squares of each sample."""
         return energies_of(self.order.tensors, self.backend, site, values, batched)
 
-    def hand_down(self, site: Site, ratio: float, square: float | None = None) -> None:
+    def hand_down(self, site: Site, ratio: float | Callable[[], float], square: float | None = None) -> None:
         """Tell the planner that a gradient which goes on from ``site`` to layers below is read from this activation.
 
         ``ratio`` times the noise of the activation, relative to its own square or the given one, is that of the
@@ -169,13 +172,14 @@ class Reading:
 
         def relative() -> float:
             whole = record.values if square is None else square
-            return ratio / whole if whole > 0 else 0.0
+            felt = ratio if isinstance(ratio, float) else ratio()
+            return felt / whole if whole > 0 else 0.0
 
         planner.observe(Passing(record, site, OUTPUT, relative, square is not None))
 
     @property
     def power(self) -> float:
-        """The mean square of the activation, as its ranges tell; 1 where there are none."""
+        """The mean square of the activation, as its ranges tell once the step is over; 1 where there are none."""
         if self.record is None:
             return 1.0
         layout = self.record.layout
@@ -219,12 +223,12 @@ class Derived(Reading):
         """Return the activation from the values of the bases."""
         raise NotImplementedError
 
-    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
+    def observe(self, site: Site, grad: Array, coefficient: float, scale: Callable[[], float] | None = None) -> None:
         """Tell the planner of the gradient as if each of the codes had been read by itself."""
         for base, _ in self.bases:
-            base.observe(site, grad, coefficient)
+            base.observe(site, grad, coefficient, scale)
 
-    def hand_down(self, site: Site, ratio: float, square: float | None = None) -> None:
+    def hand_down(self, site: Site, ratio: float | Callable[[], float], square: float | None = None) -> None:
         """Tell the planner of a gradient that goes on, for each of the codes."""
         for base, _ in self.bases:
             base.hand_down(site, ratio, square)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actnn.kernels.contract import Array
-from actnn.operations.kept import on_host
 from actnn.planning.noise import Transfer
+from actnn.planning.planner import Planner
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
@@ -22,35 +22,39 @@ from actnn.session.tensors import Tensors
 ENOUGH_POSITIONS = 2048
 LEAST_VARIANCE = 1e-12
 
-# what reads a transfer that was measured
-ReadTransfer = Callable[[], Transfer]
+
+class ReadTransfer:
+    """A transfer that was measured and that nobody has read yet: small arrays, which are its own."""
+
+    __slots__ = ("_aligned", "_coefficient", "_energy", "_samples", "_tensors")
+
+    def __init__(self, tensors: Tensors, aligned: Array, energy: Array, coefficient: float, samples: int) -> None:
+        self._tensors, self._aligned, self._energy = tensors, aligned, energy
+        self._coefficient, self._samples = coefficient, samples
+
+    def held(self, planner: Planner) -> Callable[[], Transfer]:
+        """Return what reads it once the step is over: to read at once would let a forward wait for an accelerator."""
+        aligned, energy = (planner.hold(self._tensors, array) for array in (self._aligned, self._energy))
+        coefficient, samples = self._coefficient, self._samples
+        return lambda: Transfer(aligned(), coefficient * (float(energy()) / samples))
 
 
 def note_source(tensors: Tensors, site: Site, y: Array, measure: Callable[[], ReadTransfer]) -> None:
     """Let a BatchNorm that reads ``y`` find the map that made it, and how that map hands noise on to its weights.
 
-    ``measure`` computes that, and returns what reads it. Called in training, where the weight learns and widths are
+    ``measure`` computes that. Called in training, where the weight learns and widths are
     planned.
     """
     planner = site.session.planner
     site.session.tags.current(tensors, y, tensors.form(y)).source = site
     if planner.wants_transfer(site):
-        planner.measured(site, measure())
+        planner.measured(site, measure().held(planner))
 
 
-def transfer_of(
-    tensors: Tensors, rows_of_channels: Array, x: Array, coefficient: float = 1.0
-) -> Callable[[], Transfer]:
-    """Return what reads a transfer from mean(x̂ h) of each channel, and from the input, whose patches h are.
-
-    To read at once would let a forward wait for an accelerator. What is held until then is small, and is its own.
-    """
-    aligned, energy, samples = (rows_of_channels * rows_of_channels).sum(1), (x * x).sum(), max(1, len(x))
-
-    def read() -> Transfer:
-        return Transfer(on_host(tensors, aligned), coefficient * (float(energy) / samples))
-
-    return read
+def transfer_of(tensors: Tensors, rows_of_channels: Array, x: Array, coefficient: float = 1.0) -> ReadTransfer:
+    """Return a transfer from mean(x̂ h) of each channel, and from the input, whose patches h are."""
+    aligned, energy = (rows_of_channels * rows_of_channels).sum(1), (x * x).sum()
+    return ReadTransfer(tensors, aligned, energy, coefficient, max(1, len(x)))
 
 
 def few(tensors: Tensors, values: Array, positions: int) -> Array:

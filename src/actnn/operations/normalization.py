@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from actnn.kernels.contract import AnyLayout, Array, BatchNorm, Span
-from actnn.operations.kept import Kept, energies_of, on_host, reading_of
+from actnn.operations.kept import Kept, energies_of, reading_of
 from actnn.planning.noise import Floats, batch_norm_coefficient
 from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
 from actnn.session import families
@@ -121,11 +121,13 @@ class Normalizing:
     ``exact`` normalises by a given mean and variance. ``exact_bytes`` are what exact training would keep of the input,
     where nobody has counted that yet. ``shared`` is a code of the input that another layer made, ``processes`` those
     that share the statistics. The code that backward reads has ``layout``, None where it reads none, and ``record``; it
-    is one ``of_input``, or of the normalised input, and ``count`` values made each channel's statistics. ``shared``,
+    is one ``of_input``, or of the normalised input, and ``count`` values made each channel's statistics; where only an
+    accelerator knows their number, ``joint`` is a number there, ``count`` over that of all processes. ``shared``,
     ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward.
     """
 
     __slots__ = (
+        "joint",
         *("count", "epsilon", "exact", "exact_bytes", "kept", "layout", "of_input", "plan", "processes", "readers"),
         *("record", "running", "saved", "shared", "site", "tensors"),
     )
@@ -149,6 +151,7 @@ class Normalizing:
         self.layout: AnyLayout | None = None
         self.record: Record | None = None
         self.of_input, self.count = False, 0
+        self.joint: Array | None = None
         self.saved: tuple[Array | None, ...] = ()
 
     def let_go(self) -> None:
@@ -214,10 +217,21 @@ class Normalizing:
         tensors, plan = self.tensors, self.plan
         local = plan.backend.channel_statistics(tensors, plan.order.flat(x), plan.order.channels)
         statistics, count = tensors.stack(local, 0), plan.elements // plan.order.channels.count
+        correction = None
         if self.processes is not None:
-            statistics, count = joined(tensors, statistics, count, self.processes)
+            statistics, total, processes = joined(tensors, statistics, count, self.processes)
+            if tensors.on_host(total):
+                count = int(total)
+            else:
+                # as if all had as many values as this one: the host would have to wait for their number
+                count *= processes
+                self.joint = float(count) / total
+                correction = (1.0 - 1.0 / max(2, count)) * total / (total - 1.0)
         if self.running is not None:
-            self.running.update(statistics[MEAN], statistics[VARIANCE], count)
+            variance = statistics[VARIANCE]
+            if correction is not None and self.running.unbiased:
+                variance = variance * correction
+            self.running.update(statistics[MEAN], variance, count)
         return statistics, count
 
     def _exactly(self, x: Array, weight: Array | None, bias: Array | None, needed: bool) -> Array:
@@ -266,7 +280,8 @@ def gradients(
         backend.batch_norm_backward(*fixed, grads, None, None, stride, energies)
         if need_x:
             # an own copy: summing works in place
-            backend.batch_norm_backward(*fixed, grads, out, state.processes.summed(grads + 0.0))
+            sums = state.processes.summed(grads + 0.0)
+            backend.batch_norm_backward(*fixed, grads, out, sums if state.joint is None else sums * state.joint)
     if energies is not None:
         observe(state, weight, constants, grads, energies, need_weight, rectified)
     return grad_x, grads[0] if need_weight else None, grads[1] if need_bias else None
@@ -303,14 +318,16 @@ def observe(
         inverse, mean_product = constants[INVERSE], grads[0] / state.count
         slope = inverse if weight is None else tensors.cast(tensors.detach(weight), "float32") * inverse
 
+        of_slope, of_product = planner.hold(tensors, slope), planner.hold(tensors, mean_product)
+
         def handing() -> tuple[Floats, Floats]:
-            return on_host(tensors, slope), on_host(tensors, mean_product)
+            return of_slope(), of_product()
 
     if state.of_input:
-        squared = (constants[INVERSE] * constants[INVERSE]).mean()
+        squared = planner.hold(tensors, (constants[INVERSE] * constants[INVERSE]).mean())
 
         def scale() -> float:
-            return float(squared)
+            return float(squared())
 
     coefficient = batch_norm_coefficient(record.layout.elements, rectified=sides and not rectified)
     columns = POSITIVE_SIDE if sides else BOTH_SIDES
@@ -319,8 +336,8 @@ def observe(
         planner.energy(site, energies_of(tensors, state.plan.backend, site, grads[0], False))
 
 
-def joined(tensors: Tensors, local: Array, count: int, processes: Processes) -> tuple[Array, int]:
-    """Return the statistics of the joined batch of all processes, and its count."""
+def joined(tensors: Tensors, local: Array, count: int, processes: Processes) -> tuple[Array, Array, int]:
+    """Return the statistics of the joined batch of all processes, its count as an array, and their number."""
     # not from the values, which may have overflowed
     counted = 0.0 * tensors.cast(tensors.isfinite(local[:1]), "float32") + float(count)
     table: Any = processes.gathered(tensors.concatenate([local, counted], 0))
@@ -331,4 +348,4 @@ def joined(tensors: Tensors, local: Array, count: int, processes: Processes) -> 
     variance = ((variances + (means - mean) ** 2) * counts).sum(0) / total
     low = tensors.amin(tensors.transpose(table[:, LOWEST], (1, 0)))
     high = tensors.amax(tensors.transpose(table[:, HIGHEST], (1, 0)))
-    return tensors.stack((mean, variance, low, high), 0), int(total[0])
+    return tensors.stack((mean, variance, low, high), 0), total[0], len(table)

@@ -53,17 +53,22 @@ class Product(Derived):
         """Return the product."""
         return self._function(*values)
 
-    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
+    def observe(self, site: Site, grad: Array, coefficient: float, scale: Callable[[], float] | None = None) -> None:
         """Tell the planner of the gradient: noise in a factor comes with the square of the other one."""
         (first, _), (second, _) = self.bases
-        first.observe(site, grad, coefficient * second.power)
-        second.observe(site, grad, coefficient * first.power)
+        first.observe(site, grad, coefficient, times(scale, second))
+        second.observe(site, grad, coefficient, times(scale, first))
 
     @property
     def power(self) -> float:
         """The mean square of the product, as if its factors knew nothing of each other."""
         (first, _), (second, _) = self.bases
         return first.power * second.power
+
+
+def times(scale: Callable[[], float] | None, factor: Reading) -> Callable[[], float]:
+    """Return what tells, once the step is over, a scale times the mean square of a factor."""
+    return lambda: factor.power if scale is None else scale() * factor.power
 
 
 def keep_factor(tensors: Tensors, x: Array, site: Site, training: bool, elements: int) -> Kept:

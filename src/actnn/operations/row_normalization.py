@@ -131,11 +131,12 @@ class RowNormalizing:
         slope = (inverse * inverse).mean()
         if weight is not None:
             slope = slope * tensors.cast(weight * weight, "float32").mean()
+        of_slope = site.session.planner.hold(tensors, slope)
         left = energies_of(tensors, self.plan.backend, site, grad_x, False)
         width, elements = max(1, self.rows.width), max(1, self.plan.elements)
 
         def ratio() -> float:
-            whole = float(slope) * float(energies.values.sum())
+            whole = float(of_slope()) * float(energies.values.sum())
             share = min(max(float(left.values.sum()) / whole, LEAST_LEFT), 1.0) if whole > 0 else 1.0
             return (1.0 - share + 1.0 / width) / (share * elements)
 

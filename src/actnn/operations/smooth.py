@@ -11,7 +11,7 @@ noise itself. That of the slope goes on to the layers below, that of the value t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from actnn.format import Part
 from actnn.kernels.contract import Array, Channels, OutputAffine, Smooth
@@ -82,20 +82,25 @@ class Curved(Reading):
         self.observe_slope(site)
         return out
 
-    def observe(self, site: Site, grad: Array, coefficient: float) -> None:
+    def observe(self, site: Site, grad: Array, coefficient: float, scale: Callable[[], float] | None = None) -> None:
         """Tell the planner the gradient with which a map read f(x), whose noise is f'(x) times that of x."""
-        super().observe(site, grad, coefficient * SLOPES[self.function][0])
+        super().observe(site, grad, coefficient * SLOPES[self.function][0], scale)
 
     def observe_slope(self, site: Site) -> None:
         """Tell the planner what noise in slopes is to the gradient that goes on: f''(x) times that of x."""
         squared, bent = SLOPES[self.function]
         # relative to values of mean square 1, over which both are averaged
-        self.hand_down(site, bent / squared * super().power)
+        self.hand_down(site, lambda: bent / squared * self.power_of_input)
 
     @property
     def power(self) -> float:
         """The mean square of f(x), which is about the slope's times that of x."""
-        return SLOPES[self.function][0] * super().power
+        return SLOPES[self.function][0] * self.power_of_input
+
+    @property
+    def power_of_input(self) -> float:
+        """The mean square of x."""
+        return super().power
 
     def _evaluate(
         self,

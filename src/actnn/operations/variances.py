@@ -29,17 +29,17 @@ def coded(reading: Reading) -> AnyLayout | None:
     return layout
 
 
-def mean_variance(reading: Reading, buffer: Array, values: Array, samples: range | None = None) -> float:
-    """Return the variance of decoded values, on average; 0 where steps do not tell it."""
+def mean_variance(reading: Reading, buffer: Array, values: Array, samples: range | None = None) -> Array | None:
+    """Return the variance of decoded values, on average; None where steps do not tell it."""
     layout = coded(reading)
     if layout is None:
-        return 0.0
+        return None
     if layout.family.curve is Curve.LINEAR:
         # those of all samples: few numbers, whatever the part of the batch
         steps = group_steps(reading.order.tensors, buffer, layout)
-        return rounding_factor(layout.rounding) * float((steps * steps).mean())
+        return (steps * steps).mean() * rounding_factor(layout.rounding)
     found = variance(reading, buffer, values, samples)
-    return 0.0 if found is None else float(found.mean())
+    return None if found is None else found.mean()
 
 
 def variance(reading: Reading, buffer: Array, values: Array, samples: range | None = None) -> Array | None:

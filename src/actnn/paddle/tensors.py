@@ -58,6 +58,9 @@ class PaddleArrays:
     def bytes(self, count: int, like: Tensor) -> Tensor:
         return paddle.empty([count], paddle.uint8, device=like.place)
 
+    def as_bytes(self, x: Tensor) -> Tensor:
+        return x.detach().reshape([-1]).contiguous().view(paddle.uint8)
+
     def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
         return paddle.arange(start, stop, dtype=paddle.int64, device=like.place)
 

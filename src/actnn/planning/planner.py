@@ -9,8 +9,9 @@ NOTE [Widths]
 4. The budget is what fixed widths of the same average would take; only its distribution is decided here. Where a code
    cannot use a fraction of a plane, later codes of the same forward get it.
 5. A site that took no part in the last step has the average width: the others share their own budget only.
-6. Kernels write what they measure into memory of the step (``Statistics``). The planner reads it once the step is over;
-   how many planes a code has is decided before it is made, how its samples divide them by the kernel that makes it.
+6. Kernels write what they measure into memory of the step (``Statistics``). The planner reads it once the step is over,
+   that of an accelerator when it has arrived on the host (``planning/unread.py``, NOTE [No look back]); how many planes
+   a code has is decided before it is made, how its samples divide them by the kernel that makes it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes
-from actnn.kernels.contract import DividedLayout, Division, Span
+from actnn.kernels.contract import Array, Arrays, DividedLayout, Division, Span
 from actnn.planning.budget import MemoryBudget
 from actnn.planning.caps import CHAIN, weigh
 from actnn.planning.learnt import Learnt
@@ -44,6 +45,7 @@ from actnn.planning.records import (
 from actnn.planning.samples import Indices, SampleNorms
 from actnn.planning.solvers import allocate_jointly
 from actnn.planning.statistics import Statistics
+from actnn.planning.unread import Held, Unread
 from actnn.settings import Policy
 
 Average = TypeVar("Average", float, Floats)
@@ -81,12 +83,11 @@ class Planner:
         self.active = policy.adaptive or memory is not None
         self.observing = True
         self._predictions: dict[str, float] | None = None
-        self._pending: list[Observation | Passing] = []
-        # energies of the gradients of weights, which kernels write, and what they came to
-        self._measured: list[tuple[Learnt, Span]] = []
+        # what this step measured, and what steps before it did whose numbers have not arrived yet
+        self._unread = Unread()
+        self._waiting: deque[Unread] = deque()
+        # what the energies of the gradients of weights came to
         self._energies: dict[Learnt, float] = {}
-        # what reads the transfers that were measured and that nobody has looked at yet
-        self._transfers: dict[Learnt, Callable[[], Transfer]] = {}
         self._observed: dict[Learnt, deque[Record]] = {}
         self._gradients: dict[Learnt, tuple[float, int]] = {}
         # how much was felt since the forward began, which counts the order of the backward
@@ -95,6 +96,8 @@ class Planner:
         self._steps = 0
         self._coding = False
         self._batch_norms: tuple[Indices, Floats] | None = None
+        # copies of them, by the name of the device that has one
+        self._placed_norms: dict[str, Any] = {}
         self._sharing: set[Learnt] = set()
         self._left_over: dict[int, float] = {}
         self._added: dict[tuple[Learnt, int, int], int] = {}
@@ -149,19 +152,23 @@ class Planner:
         stride = self.stride(layout.elements)
         if layout.samples < 2 or site.weights is None or not site.adaptive:
             return Division(stride, None, None)
-        norms = None if record.indices is None else self._norms_of(record.indices)
-        return Division(stride, tuple(site.weights.tolist()), norms)
+        weights = tuple(site.weights.tolist())
+        if record.indices is None:
+            return Division(stride, weights)
+        return Division(stride, weights, self._norms_of(record.indices), self._placed_norms)
 
     def wants_handing(self, reader: Learnt) -> bool:
         """Tell whether what a BatchNorm hands down is to be found anew: the layer below it was measured anew."""
         below = reader.below
         if below is None:
             return False
-        return below in self._transfers or (below.transfer is not None and below.transfer is not reader.transfer)
+        return below in self._unread.transfers or (below.transfer is not None and below.transfer is not reader.transfer)
 
     def wants_transfer(self, site: Learnt) -> bool:
         """Tell whether it is to be measured how a map hands noise on to its weights: at first, and then seldom."""
-        return (site.transfer is None or self.is_time(site)) and site not in self._transfers
+        if site.transfer is not None and not self.is_time(site):
+            return False
+        return not any(site in unread.transfers for unread in (self._unread, *self._waiting))
 
     def wants_passing(self, site: Learnt) -> bool:
         """Tell whether it is to be measured how much noise of an input goes on: at first, and then seldom."""
@@ -169,33 +176,53 @@ class Planner:
 
     def measured(self, site: Learnt, transfer: Callable[[], Transfer]) -> None:
         """Take what reads the transfer of a map; it is looked at once the step is over."""
-        self._transfers[site] = transfer
+        self._unread.transfers[site] = transfer
+
+    def hold(self, arrays: Arrays, array: Array) -> Held:
+        """Return what reads a small float32 array once the step is over: to read it at once might be to wait for it."""
+        return self._unread.hold(arrays, array)
+
+    def tell(self, held: Held, note: Callable[[], None]) -> None:
+        """Have something done once an array that is held can be read: at once on the host."""
+        if held.device is None:
+            note()
+        else:
+            self._unread.notes.append(note)
+            if len(self._unread.notes) >= MOST_PENDING:
+                self.settle()
 
     def energy(self, site: Learnt, energies: Span) -> None:
         """Take the squared gradient of a site's own weights, which a kernel writes; it is looked at with the rest."""
-        self._measured.append((site, energies))
-        if len(self._measured) >= MOST_PENDING:
+        self._unread.energies.append((site, energies))
+        if len(self._unread.energies) >= MOST_PENDING:
             self.settle()
 
     def observe(self, observation: Observation | Passing) -> None:
         """Take what a reader felt of a code's noise; it is looked at once the step is over."""
-        self._pending.append(observation)
-        if len(self._pending) >= MOST_PENDING:
+        self._unread.observations.append(observation)
+        if len(self._unread.observations) >= MOST_PENDING:
             self.settle()
 
     def settle(self) -> None:
-        """Read what was measured so far: transfers of maps, and what kernels have written for observations."""
-        transfers, self._transfers = self._transfers, {}
-        for site, read in transfers.items():
+        """Read what was measured so far; wait for what accelerators have not told yet."""
+        waiting, self._waiting = self._waiting, deque()
+        unread, self._unread = self._unread, Unread()
+        for each in (*waiting, unread):
+            self._read(each)
+
+    def _read(self, unread: Unread) -> None:
+        """Read what a step measured: transfers of maps, and what kernels have written for observations."""
+        unread.land()
+        for site, read in unread.transfers.items():
             transfer = read()
             # a batch that overflows tells nothing
             if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
                 site.transfer = transfer
-        measured, self._measured = self._measured, []
-        for site, span in measured:
+        for site, span in unread.energies:
             self._energies[site] = self._energies.get(site, 0.0) + float(span.values.sum())
-        pending, self._pending = self._pending, []
-        for observation in pending:
+        for note in unread.notes:
+            note()
+        for observation in unread.observations:
             if isinstance(observation, Passing):
                 self._learn_what_goes_on(observation)
             else:
@@ -223,9 +250,9 @@ class Planner:
         record, reader, coefficient = seen.record, seen.reader, seen.coefficient
         mean = float(energies.sum()) / max(1, len(energies))
         below = 0.0
+        if seen.scale is not None:
+            coefficient *= seen.scale()
         if isinstance(seen, Handing):
-            if seen.scale is not None:
-                coefficient *= seen.scale()
             if seen.channels is not None and math.isfinite(mean):
                 self._learn_what_is_handed_down(reader, coefficient, mean, seen.channels)
             below = coefficient * (self.handed_down if reader.handed_down is None else reader.handed_down)
@@ -269,6 +296,12 @@ class Planner:
 
     def forward_begins(self, indices: Indices | None, settled: bool, kept_bytes: Callable[[], int]) -> None:
         """Learn from the last backward, and decide every site's share."""
+        unread, self._unread = self._unread, Unread()
+        unread.settled = settled
+        if self.budget is not None:
+            unread.kept_bytes = kept_bytes()
+        unread.leave(self.statistics.stretches, self.statistics.lane)
+        self._waiting.append(unread)
         self.indices = indices
         if self._coding:
             # an evaluation is no step
@@ -281,7 +314,13 @@ class Planner:
         if self.budget is not None:
             self.budget.forward_begins()
         self._left_over.clear()
-        self.settle()
+        while self._waiting and self._waiting[0].arrived:
+            unread = self._waiting.popleft()
+            self._read(unread)
+            self._decide_shares(unread)
+
+    def _decide_shares(self, unread: Unread) -> None:
+        """Learn from what was read of a step, and decide every site's share."""
         observed, gradients, sound = self._observed, self._gradients, self._sound
         energies = self._energies
         self._observed, self._gradients, self._energies, self._sound, self._felt = {}, {}, {}, True, 0
@@ -299,7 +338,7 @@ class Planner:
         self._update_norms(records)
         if self.budget is not None:
             demanded = self._demanded(records, lambda record: plane_bytes(record.layout.elements))
-            self.budget.measured(demanded, kept_bytes(), settled)
+            self.budget.measured(demanded, unread.kept_bytes, unread.settled)
         elif self.policy.per_layer:
             sharing = share_averages(self._demanded(records, lambda record: record.layout.elements))
             for site in self._sharing - sharing:
@@ -356,7 +395,7 @@ class Planner:
     def _norms_of(self, indices: Indices) -> Floats:
         """Return the norms of a batch's samples, looked up once for all sites."""
         if self._batch_norms is None or self._batch_norms[0] is not indices:
-            self._batch_norms = indices, self.norms.of(indices)
+            self._batch_norms, self._placed_norms = (indices, self.norms.of(indices)), {}
         return self._batch_norms[1]
 
     def _demanded(self, records: Iterable[Record], cost: Callable[[Record], int]) -> list[tuple[Record, Demand]]:
@@ -415,7 +454,7 @@ class Planner:
         def batch(number: int | None) -> Indices | None:
             return None if number is None else batches[number]
 
-        self._pending, self._measured, self._transfers = [], [], {}
+        self._unread, self._waiting = Unread(), deque()
         self._predictions, self._batch_norms = None, None
         self._steps, self._coding, self._sound = state["steps"], state["coding"], state["sound"]
         self.handed_down, self.indices = state["handed_down"], batch(state["indices"])

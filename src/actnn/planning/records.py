@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actnn.format import FAMILIES, MAX_BITS, Family, Layout, Rounding
-from actnn.kernels.contract import DividedLayout, Span
+from actnn.kernels.contract import DividedLayout, Span, Stretch
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, noise_of_widths
 from actnn.planning.plain import Plain, array_of, plain_array
@@ -64,6 +64,11 @@ class Record:
         self.felt: list[Felt] = []
         self.relative: list[Floats] = []
         self.observed = False
+
+    @property
+    def stretch(self) -> Stretch | None:
+        """The memory that kernels wrote ranges and widths to, where the record is one of this process."""
+        return self.layout.block.stretch if isinstance(self.layout, DividedLayout) else None
 
     @property
     def ranges(self) -> Floats:
@@ -166,24 +171,33 @@ def known(plain: Plain | None) -> Floats:
 class Observation:
     """How one reader felt the noise of a code: the energies of its gradient, which a kernel wrote, and what they mean.
 
-    ``coefficient`` tells how much of that noise the reader's own gradient takes over.
+    ``coefficient`` tells how much of that noise the reader's own gradient takes over, ``scale`` returns how often it
+    counts, where that is not once.
     """
 
-    __slots__ = ("coefficient", "columns", "energies", "reader", "record")
+    __slots__ = ("coefficient", "columns", "energies", "reader", "record", "scale")
 
-    def __init__(self, record: Record, reader: Learnt, columns: Floats, coefficient: float, energies: Span) -> None:
+    def __init__(
+        self,
+        record: Record,
+        reader: Learnt,
+        columns: Floats,
+        coefficient: float,
+        energies: Span,
+        scale: Callable[[], float] | None = None,
+    ) -> None:
         self.record, self.reader, self.columns = record, reader, columns
-        self.coefficient, self.energies = coefficient, energies
+        self.coefficient, self.energies, self.scale = coefficient, energies, scale
 
 
 class Handing(Observation):
     """How a BatchNorm felt the noise of a code, some of which it hands down to the map below it.
 
-    ``channels`` returns its slope and mean(g x̂) of each channel, where the planner wanted them. ``scale`` returns how
-    often the code's noise counts, where that is not once. ``learns`` tells whether gamma does.
+    ``channels`` returns its slope and mean(g x̂) of each channel, where the planner wanted them; ``learns`` tells that
+    gamma does.
     """
 
-    __slots__ = ("channels", "learns", "scale")
+    __slots__ = ("channels", "learns")
 
     def __init__(
         self,
@@ -196,8 +210,8 @@ class Handing(Observation):
         scale: Callable[[], float] | None = None,
         learns: bool = True,
     ) -> None:
-        super().__init__(record, reader, columns, coefficient, energies)
-        self.channels, self.scale, self.learns = channels, scale, learns
+        super().__init__(record, reader, columns, coefficient, energies, scale)
+        self.channels, self.learns = channels, learns
 
 
 class Passing:

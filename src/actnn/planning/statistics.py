@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 
-from actnn.kernels.contract import Block, Span, Stretch
+from actnn.kernels.contract import Array, Arrays, Block, Moves, Span, Stretch
 
 LEAST_BYTES = 1 << 14
 # where no step ever begins, stretches stop growing here
@@ -21,13 +23,24 @@ class Statistics:
     def __init__(self) -> None:
         self._size = LEAST_BYTES
         self._taken = 0
+        # those of this step
+        self.stretches: weakref.WeakSet[Stretch] = weakref.WeakSet()
+        self._lanes: dict[str, Moves] = {}
         self._fresh()
 
     def step_begins(self) -> None:
         """Begin a new stretch, as large as the last step needed."""
         self._size = max(LEAST_BYTES, self._taken)
         self._taken = 0
+        self.stretches.clear()
         self._fresh()
+
+    def lane(self, arrays: Arrays, like: Array) -> Moves:
+        """Return what copies from the device of an array, beside its other work."""
+        device = arrays.device(like)
+        if device not in self._lanes:
+            self._lanes[device] = arrays.moves(like)
+        return self._lanes[device]
 
     def block(self, samples: int) -> Block:
         """Return room for what is measured and decided of one code."""
@@ -53,6 +66,7 @@ class Statistics:
         # of whole numbers of eight bytes: offsets must be aligned
         memory = np.zeros(-(-self._size // 8), np.int64).view(np.uint8)
         self._stretch, self._room = Stretch(memory), len(memory)
+        self.stretches.add(self._stretch)
         self._used = 0
 
     def __getstate__(self) -> dict[str, int]:
@@ -60,5 +74,5 @@ class Statistics:
         return {"_size": self._size}
 
     def __setstate__(self, state: dict[str, int]) -> None:
-        self._size, self._taken = state["_size"], 0
+        self._size, self._taken, self.stretches, self._lanes = state["_size"], 0, weakref.WeakSet(), {}
         self._fresh()

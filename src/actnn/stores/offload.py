@@ -5,11 +5,14 @@ NOTE: rules of the way out and back.
 1. A copy that was begun is done only when its event says so. Until then its source stays as it is, and both ends alive.
 2. Whoever gets a buffer back may use it at once: the device's own work waits for the copy, the program does not.
 3. Finalizers only leave a message (``release``), which the next ``put`` or ``get`` reads.
+4. A device belongs to the process that first used it. What a forked child was born with it never touches, nor lets go
+   of, nor finds again; what it puts itself is its own.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from bisect import bisect_left
 from collections import deque
@@ -53,6 +56,14 @@ class Offload:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
+        self._next = 0
+        self._closed = False
+        self._of_parents: list[Any] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._first = self._next
         self._lanes: dict[str, Moves] = {}
         self._entries: dict[int, Entry] = {}
         self._order: list[int] = []
@@ -61,19 +72,25 @@ class Offload:
         self._abandoned: list[tuple[Moves, Any, Array, Array]] = []
         self._released: deque[int] = deque()
         self._lock = threading.Lock()
-        self._next = 0
-        self._closed = False
         self._out_bytes = self._back_bytes = 0
+
+    def _own(self) -> threading.Lock:
+        """Return the lock of this process; a forked child begins with nothing (rule 4)."""
+        if self._process != os.getpid():
+            self._of_parents.append((self._lanes, self._entries, self._leaving, self._abandoned, self._lock))
+            self._begin()
+        return self._lock
 
     def put(self, arrays: Arrays, buffer: Array) -> int:
         """Begin to move a buffer to the host, and return the number to ask for it with."""
-        with self._lock:
+        with self._own():
             self._settle()
             self._check_open()
             nbytes = len(buffer)
             while self._leaving and self._leaving_bytes() + nbytes > self._bound:
                 oldest = self._leaving.popleft()
-                oldest.lane.finish(oldest.event)
+                # the device waits, not the program: what uses its memory again comes after the copy
+                oldest.lane.wait(oldest.host, oldest.event)
                 oldest.leaving = None
             lane = self._lane(arrays, buffer)
             host, event = lane.out(buffer)
@@ -87,10 +104,16 @@ class Offload:
 
     def get(self, number: int) -> Array:
         """Return a buffer on its device; begin to fetch those that were put before it."""
-        with self._lock:
+        with self._own():
             self._settle()
             self._check_open()
             entry = self._entries.get(number)
+            if entry is None and number < self._first:
+                raise SwapError(
+                    errno.ECHILD,
+                    f"code {number} was put by the parent of this process, which was forked: a device belongs to one "
+                    "process. Start processes that train with spawn.",
+                )
             if entry is None:
                 raise SwapError(
                     errno.ENOENT,
@@ -110,18 +133,18 @@ class Offload:
 
     def step_begins(self) -> None:
         """Let go of what was released since: in evaluation nothing else asks for that."""
-        with self._lock:
+        with self._own():
             self._settle()
 
     def close(self) -> None:
         """Forget all buffers, once no copy needs them any more."""
-        with self._lock:
+        with self._own():
             self._closed = True
             self._forget_all()
 
     def statistics(self) -> OffloadStatistics:
         """Return what was moved and is held."""
-        with self._lock:
+        with self._own():
             self._settle()
             entries = list(self._entries.values())
             return OffloadStatistics(

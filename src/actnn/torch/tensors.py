@@ -70,6 +70,9 @@ class TorchArrays:
     def bytes(self, count: int, like: Tensor) -> Tensor:
         return torch.empty(count, dtype=torch.uint8, device=like.device)
 
+    def as_bytes(self, x: Tensor) -> Tensor:
+        return x.detach().reshape(-1).contiguous().view(torch.uint8)
+
     def arange(self, start: int, stop: int, like: Tensor) -> Tensor:
         return torch.arange(start, stop, dtype=torch.int64, device=like.device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actnn.format import GROUP, KEY_BYTES, SCALE_BYTES
-from actnn.kernels.contract import AnyLayout, Array, Arrays
+from actnn.kernels.contract import AnyLayout, Array, Arrays, DividedLayout
 from actnn.kernels.reference.codes import ungroup
 from actnn.kernels.reference.curves import reach_of
 from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
@@ -17,6 +17,10 @@ UNIT = 2
 def group_steps(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
     """Return the distance (S, G) of neighbouring levels, along the family's curve, in a code without sides."""
     ranges = group_scales(arrays, buffer, layout)[..., RANGE]
+    if isinstance(layout, DividedLayout) and layout.placed is not None:
+        # the device that divided them knows the widths, which the host would have to wait for
+        widths = arrays.cast(layout.placed[0], "int64")
+        return divide(ranges, arrays.cast((1 << widths) - 1, "float32")[:, None])
     parts = [divide(ranges[start:stop], float(2**bits - 1)) for start, stop, bits in runs(layout)]
     return arrays.concatenate(parts, 0) if parts else ranges
 

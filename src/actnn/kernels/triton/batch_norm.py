@@ -28,12 +28,12 @@ from actnn.kernels.triton.device.batch_norm import (
 )
 from actnn.kernels.triton.launching import (
     Chunks,
+    Launch,
     aligned,
     cut_of,
     divisors,
     form_of,
     grid,
-    launch,
     sample_places,
     signed,
     space,
@@ -54,10 +54,10 @@ class BatchNormRows(SamplingRows):
             for result in results:
                 result[:] = 0
             return results
-        partial = measured_statistics(arrays, values, channels, chunks)
+        partial = measured_statistics(self.launch, arrays, values, channels, chunks)
         programs = -(-channels.count // CHANNELS)
         shape = channels.count, chunks.positions, chunks.length, chunks.number
-        launch(arrays, values, finish_statistics_kernel, programs, partial, *results, *shape, CHANNELS)
+        self.launch(arrays, values, finish_statistics_kernel, programs, partial, *results, *shape, CHANNELS)
         return results
 
     def normalize(
@@ -77,7 +77,7 @@ class BatchNormRows(SamplingRows):
         if programs == 0:
             return self.write_key(arrays, buffer, key)
         each = normalization
-        launch(
+        self.launch(
             *(arrays, values, normalize_kernel, programs, values, out, buffer),
             *sample_places(arrays, layout, buffer),
             *(each.slope, each.offset, each.mean, each.inverse, each.threshold, *signed(key)),
@@ -90,9 +90,9 @@ class BatchNormRows(SamplingRows):
         self, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: AnyLayout, rectified: bool
     ) -> tuple[Array, Array]:
         sums = arrays.empty((channels.count,), "float32", grad), arrays.empty((channels.count,), "float32", grad)
-        partial, chunks = measured_sums(arrays, grad, channels, code, layout, rectified)
+        partial, chunks = measured_sums(self.launch, arrays, grad, channels, code, layout, rectified)
         programs = -(-channels.count // CHANNELS)
-        launch(arrays, grad, finish_sums_kernel, programs, partial, *sums, channels.count, chunks.number, CHANNELS)
+        self.launch(arrays, grad, finish_sums_kernel, programs, partial, *sums, channels.count, chunks.number, CHANNELS)
         return sums
 
     def gradient(
@@ -106,7 +106,7 @@ class BatchNormRows(SamplingRows):
         coefficients: tuple[Array, Array, Array],
     ) -> Array:
         out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
-        write_gradient(arrays, grad, channels, code, layout, rectified, coefficients, out)
+        write_gradient(self.launch, arrays, grad, channels, code, layout, rectified, coefficients, out)
         return out
 
     def batch_norm(
@@ -129,10 +129,10 @@ class BatchNormRows(SamplingRows):
                 given = arrays.empty((4, channels.count), "float32", values)
                 given[:] = 0
             else:
-                partial = measured_statistics(arrays, values, channels, chunks)
+                partial = measured_statistics(self.launch, arrays, values, channels, chunks)
         prepared = arrays.empty((5, channels.count), "float32", values)
         ratio = normalization.count / max(1, normalization.count - 1) if normalization.unbiased else 1.0
-        launch(
+        self.launch(
             *(arrays, values, prepare_kernel, -(-channels.count // CHANNELS), partial, given),
             *(normalization.gamma, normalization.beta, *(normalization.running or (None, None)), prepared),
             *(normalization.saved, normalization.epsilon, 1.0 - normalization.momentum, normalization.momentum, ratio),
@@ -165,23 +165,23 @@ class BatchNormRows(SamplingRows):
         channels = normalization.channels
         partial, number = None, 0
         if sums is None:
-            partial, chunks = measured_sums(arrays, grad, channels, code, layout, rectified)
+            partial, chunks = measured_sums(self.launch, arrays, grad, channels, code, layout, rectified)
             number = chunks.number
             if energy is not None:
                 self.energy(arrays, grad, stride, energy, (layout.samples, layout.elements))
         coefficients = None if out is None else arrays.empty((3, channels.count), "float32", grad)
         scheme = 2 if of_input else int(not layout.family.affine)
-        launch(
+        self.launch(
             *(arrays, grad, coefficients_kernel, -(-channels.count // CHANNELS), partial, sums, normalization.gamma),
             *(normalization.saved, grads, coefficients, float(normalization.count), channels.count, number),
             *(scheme, CHANNELS),
         )
         if coefficients is not None:
             parts = coefficients[0], coefficients[1], coefficients[2]
-            write_gradient(arrays, grad, channels, code, layout, rectified, parts, out)
+            write_gradient(self.launch, arrays, grad, channels, code, layout, rectified, parts, out)
 
 
-def measured_statistics(arrays: Arrays, values: Array, channels: Channels, chunks: Chunks) -> Array:
+def measured_statistics(launch: Launch, arrays: Arrays, values: Array, channels: Channels, chunks: Chunks) -> Array:
     """Return what programs leave of channels: mean, sum of squares about it, minimum and maximum of each chunk."""
     partial = arrays.empty((chunks.number, 4, channels.count), "float32", values)
     launch(
@@ -192,7 +192,7 @@ def measured_statistics(arrays: Arrays, values: Array, channels: Channels, chunk
 
 
 def measured_sums(
-    arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: AnyLayout, rectified: bool
+    launch: Launch, arrays: Arrays, grad: Array, channels: Channels, code: Array, layout: AnyLayout, rectified: bool
 ) -> tuple[Array, Chunks]:
     """Return what programs leave of channels: the sums of grad and of grad times the decoded value of each chunk."""
     chunks = Chunks.of(channels, layout.samples, layout.elements)
@@ -207,6 +207,7 @@ def measured_sums(
 
 
 def write_gradient(
+    launch: Launch,
     arrays: Arrays,
     grad: Array,
     channels: Channels,

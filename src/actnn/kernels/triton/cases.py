@@ -115,7 +115,7 @@ def of_norms() -> list[Case]:
 def of_the_rest() -> list[Case]:
     """Return cases of the kernels of sampling, masks, indices, pooling and smooth functions."""
     ranges = {"CUT": CUT, "ROW_CUT": CUT, "SQUARED": True}
-    divide = {"LEAST": 1, "STEPS": 7, "SAMPLES": 64, "EVEN": False, "NORMS": True}
+    divide = {"LEAST": 1, "STEPS": 7, "SAMPLES": 64, "EVEN": False}
     pool = {"KERNEL_D": 1, "KERNEL_H": 3, "KERNEL_W": 3, "LAST": False}
     integers = {"values": "*i32"}
     found = [

@@ -31,7 +31,6 @@ from actnn.kernels.triton.launching import (
     divisors,
     form_of,
     grid,
-    launch,
     sample_places,
     signed,
     space,
@@ -63,7 +62,7 @@ class CodeRows(SamplingRows):
         programs, blocks = grid(form, layout.groups, layout.samples)
         if programs == 0:
             return self.write_key(arrays, buffer, key)
-        launch(
+        self.launch(
             *(arrays, values, encode_kernel, programs, values, buffer, *sample_places(arrays, layout, buffer)),
             *(*signed(key), layout.samples, layout.elements, layout.groups, blocks, form),
         )
@@ -89,7 +88,7 @@ class CodeRows(SamplingRows):
         gamma = beta = threshold = None
         if affine is not None:
             gamma, beta, threshold = affine.gamma, affine.beta, threshold_of(affine)
-        launch(
+        self.launch(
             *(arrays, buffer, decode_kernel, programs, aligned(arrays, buffer), out),
             *(*sample_places(arrays, layout, buffer), gamma, beta, threshold),
             *(layout.samples, layout.elements, layout.groups, blocks, first, count, *divisors(channels)),
@@ -118,7 +117,7 @@ class CodeRows(SamplingRows):
         programs, blocks = grid(form, layout.groups, count)
         channels = NO_CHANNELS if affine is None else affine.channels
         gamma, beta = (None, None) if affine is None else (affine.gamma, affine.beta)
-        launch(
+        self.launch(
             *(arrays, buffer, decode_function_kernel, programs, aligned(arrays, buffer), grad, out),
             *(*sample_places(arrays, layout, buffer), gamma, beta),
             *(layout.samples, layout.elements, layout.groups, blocks, first, count, *divisors(channels)),
@@ -137,7 +136,7 @@ class CodeRows(SamplingRows):
         samples, elements = values.shape if rows is None else rows
         planes = space(arrays, values, index_bytes(samples, elements, 1), buffer)
         blocks = -(-elements // (8 * OCTETS))
-        launch(
+        self.launch(
             *(arrays, values, encode_mask_kernel, samples * blocks, values, planes),
             *(0.0 if upper is None else float(upper), elements, max(1, blocks), upper is not None, OCTETS),
         )
@@ -162,7 +161,7 @@ class CodeRows(SamplingRows):
         places = (mask, mask) if layout is None else sample_places(arrays, layout, mask)
         # whole groups are read two bytes at a time
         programs, blocks = grid(form, groups, samples)
-        launch(
+        self.launch(
             *(arrays, grad, apply_mask_kernel, programs, aligned(arrays, mask), grad, out, *places),
             *(float(above), float(below), samples, elements, groups, blocks, form, layout is None),
         )
@@ -174,7 +173,7 @@ class CodeRows(SamplingRows):
         groups = -(-elements // GROUP)
         blocks = -(-groups // INDEX_TILE)
         arguments = values, planes, elements, groups, bits, max(1, blocks), INDEX_TILE
-        launch(arrays, values, encode_index_kernel, samples * blocks, *arguments)
+        self.launch(arrays, values, encode_index_kernel, samples * blocks, *arguments)
         return planes
 
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
@@ -182,7 +181,7 @@ class CodeRows(SamplingRows):
         groups = -(-elements // GROUP)
         blocks = -(-groups // INDEX_TILE)
         arguments = planes, values, elements, groups, bits, max(1, blocks), INDEX_TILE
-        launch(arrays, planes, decode_index_kernel, samples * blocks, *arguments)
+        self.launch(arrays, planes, decode_index_kernel, samples * blocks, *arguments)
         return values
 
 

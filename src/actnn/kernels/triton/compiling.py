@@ -33,7 +33,8 @@ POINTERS = {
     **dict.fromkeys(("mean_out", "variance_out", "low_out", "high_out", "inverse_out", "product_out"), "*fp32"),
     **dict.fromkeys(("product", "grads", "sums", "gamma", "beta", "weight", "running_mean"), "*fp32"),
     "running_variance": "*fp32",
-    "costs": "*fp64",
+    "relief": "*fp64",
+    "norms": "*fp64",
 }
 FLOATS = frozenset({"epsilon", "kept", "momentum", "ratio", "total", "factor", "above", "below", "upper"})
 # of a fused multiply-add, and of a division that is not rounded correctly

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,11 +58,27 @@ class Chunks:
         return Chunks(positions, side_by_side, tile, number, length, blocks * number)
 
 
-def launch(arrays: Arrays, like: Array, kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+class Launch(Protocol):
+    """What launches kernels: ``run``, or what only looks at how they would be launched."""
+
+    def __call__(
+        self, arrays: Arrays, like: Array, kernel: Any, programs: int, *arguments: Any, **constants: Any
+    ) -> None:
+        """Launch so many programs of a kernel on the device of ``like``; none where there is nothing to do."""
+
+
+def run(arrays: Arrays, like: Array, kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
     """Run so many programs of a kernel on the device of ``like``; none where there is nothing to do."""
     if programs > 0:
         with arrays.computing_on(like):
             kernel[(programs,)](*arguments, **constants, **OPTIONS)
+
+
+class Launching:
+    """Rows of the contract whose kernels are launched by ``launch``."""
+
+    def __init__(self, launch: Launch = run) -> None:
+        self.launch = launch
 
 
 def form_of(layout: AnyLayout) -> Form:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from actnn.format import GROUP
 from actnn.kernels.contract import Array, Arrays, Pool
 from actnn.kernels.triton.device.pooling import max_pool_backward_kernel, max_pool_kernel
-from actnn.kernels.triton.launching import INTERPRETED, launch, space
+from actnn.kernels.triton.launching import INTERPRETED, Launching, space
 
 AXES = 3
 # groups of a program's outputs, and inputs of a program of the backward
@@ -13,13 +13,13 @@ POOL_TILE = 16 if INTERPRETED else 4
 BLOCK = 8192 if INTERPRETED else 512
 
 
-class PoolRows:
+class PoolRows(Launching):
     """The rows of max pooling."""
 
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
         planes = space(arrays, values, pool.nbytes, buffer)
         blocks = -(-pool.elements[1] // (GROUP * POOL_TILE))
-        launch(
+        self.launch(
             *(arrays, values, max_pool_kernel, pool.samples * blocks, values, out, planes),
             *(*shape_of(pool), pool.bits, max(1, blocks), *padded(pool.kernel, 1), pool.channels_last, POOL_TILE),
         )
@@ -31,7 +31,7 @@ class PoolRows:
         if out is None:
             out = arrays.empty((pool.samples, pool.elements[0]), arrays.dtype(grad), grad)
         blocks = -(-pool.elements[0] // BLOCK)
-        launch(
+        self.launch(
             *(arrays, grad, max_pool_backward_kernel, pool.samples * blocks, planes, grad, out),
             *(*shape_of(pool), pool.bits, max(1, blocks), *padded(pool.kernel, 1), pool.channels_last, BLOCK),
         )

@@ -26,12 +26,12 @@ from actnn.kernels.triton.device.row_norm import (
     row_statistics_kernel,
 )
 from actnn.kernels.triton.launching import (
+    Launch,
     aligned,
     cut_of,
     divisors,
     form_of,
     grid,
-    launch,
     magic,
     sample_places,
     signed,
@@ -61,7 +61,7 @@ class RowNormRows(BatchNormRows):
         check_rows(layout, normalization)
         check_buffer(arrays, buffer, layout.nbytes)
         rows, width = normalization.rows, normalization.rows.width
-        mean = row_statistics(arrays, values, layout, normalization)
+        mean = row_statistics(self.launch, arrays, values, layout, normalization)
         if division is not None:
             assert isinstance(layout, DividedLayout)
             # readers of the output see gamma times the noise
@@ -73,7 +73,7 @@ class RowNormRows(BatchNormRows):
         if programs == 0:
             self.write_key(arrays, buffer, key)
             return
-        launch(
+        self.launch(
             *(
                 arrays,
                 values,
@@ -109,10 +109,10 @@ class RowNormRows(BatchNormRows):
             grads[1], grads[0] = self.gradient_sums(arrays, grad, rows.channels, code, layout, False)
         if out is None or layout.samples * layout.elements == 0:
             return
-        mean, product = row_products(arrays, grad, code, layout, normalization)
+        mean, product = row_products(self.launch, arrays, grad, code, layout, normalization)
         form = form_of(layout)
         programs, blocks = grid(form, layout.groups, layout.samples)
-        launch(
+        self.launch(
             *(arrays, grad, row_gradient_kernel, programs, aligned(arrays, code), grad, out),
             *(*sample_places(arrays, layout, code), mean if normalization.centred else None, product),
             *(normalization.saved, normalization.gamma, layout.samples, layout.elements, layout.groups, blocks),
@@ -121,7 +121,9 @@ class RowNormRows(BatchNormRows):
         )
 
 
-def row_statistics(arrays: Arrays, values: Array, layout: AnyLayout, normalization: RowNorm) -> Array | None:
+def row_statistics(
+    launch: Launch, arrays: Arrays, values: Array, layout: AnyLayout, normalization: RowNorm
+) -> Array | None:
     """Write the inverse deviations of rows; return their means, None where they are not centred."""
     width, count = normalization.rows.width, len(normalization.saved)
     if count == 0:
@@ -147,7 +149,7 @@ def row_statistics(arrays: Arrays, values: Array, layout: AnyLayout, normalizati
 
 
 def row_products(
-    arrays: Arrays, grad: Array, code: Array, layout: AnyLayout, normalization: RowNorm
+    launch: Launch, arrays: Arrays, grad: Array, code: Array, layout: AnyLayout, normalization: RowNorm
 ) -> tuple[Array, Array]:
     """Return the means over rows of grad times gamma, and of that times the decoded value."""
     rows, count = normalization.rows, len(normalization.saved)

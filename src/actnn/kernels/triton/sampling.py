@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from actnn.errors import FormatError
-from actnn.format import GROUP, KEY_BYTES
+from actnn.format import GROUP, KEY_BYTES, Family
 from actnn.kernels.blocks import OFFSET_BYTES, RANGE_BYTES
 from actnn.kernels.contract import (
     AnyLayout,
@@ -26,7 +25,7 @@ from actnn.kernels.reference import division as definition
 from actnn.kernels.reference.sampling import groups_read
 from actnn.kernels.triton.device.kernel import Form
 from actnn.kernels.triton.device.sampling import divide_kernel, energy_kernel, ranges_kernel, sample_sums_kernel
-from actnn.kernels.triton.launching import NO_CHANNELS, TILE, cut_of, divisors, form_of, launch, magic
+from actnn.kernels.triton.launching import NO_CHANNELS, TILE, Launch, Launching, cut_of, divisors, form_of, magic, run
 
 # rows that the last stage of a sum adds at a time, and the steps from one width to the next that a table has room for
 CHUNK = 64
@@ -51,11 +50,15 @@ class Source:
     width: int = 1
 
 
-class SamplingRows:
+class SamplingRows(Launching):
     """The rows that measure what noise in a code costs, and divide its planes."""
 
     name = "triton"
     any_shape = True
+
+    def __init__(self, launch: Launch = run) -> None:
+        super().__init__(launch)
+        self._reliefs: dict[tuple[str, str], Array] = {}
 
     def write_key(self, arrays: Arrays, buffer: Array, key: Key) -> Array:
         """Write the key of a code that holds nothing else."""
@@ -77,7 +80,7 @@ class SamplingRows:
         if normalization is not None:
             parts = normalization.mean, normalization.inverse, normalization.threshold
             source = Source(1, source.channels, *parts, weight)
-        measure(arrays, values, layout, stride, source, out)
+        measure(self.launch, arrays, values, layout, stride, source, out)
         return out
 
     def energy(
@@ -101,8 +104,8 @@ class SamplingRows:
         partial = arrays.empty((samples * blocks,), "float32", values)
         form = Form(0, 0, 0, 0, 1, TILE, 0, int(elements % GROUP == 0))
         shape = elements, -(-elements // GROUP), reads, blocks, first, stride
-        launch(arrays, values, energy_kernel, samples * blocks, values, partial, *shape, form)
-        launch(arrays, values, sample_sums_kernel, samples, partial, place, factor, blocks, 1, CHUNK)
+        self.launch(arrays, values, energy_kernel, samples * blocks, values, partial, *shape, form)
+        self.launch(arrays, values, sample_sums_kernel, samples, partial, place, factor, blocks, 1, CHUNK)
         return result
 
     def divide(self, layout: DividedLayout, division: Division) -> None:
@@ -116,7 +119,7 @@ class SamplingRows:
         """Write ranges, widths and offsets to the device's part of a layout's block; the host reads it later."""
         block = layout.block
         memory = block.stretch.on_device(arrays, values, block.address, Block.nbytes(layout.samples))
-        measure(arrays, values, layout, division.stride, source, ranges_in(memory, layout.samples))
+        measure(self.launch, arrays, values, layout, division.stride, source, ranges_in(memory, layout.samples))
         self.divide_on_device(arrays, memory, layout, division)
 
     def divide_on_device(self, arrays: Arrays, memory: Array, layout: DividedLayout, division: Division) -> None:
@@ -128,13 +131,21 @@ class SamplingRows:
         widths_at = OFFSET_BYTES * (samples + 1) + RANGE_BYTES * samples
         offsets, widths = memory[: OFFSET_BYTES * (samples + 1)], memory[widths_at : widths_at + samples]
         ranges = ranges_in(memory, samples)
-        launch(
-            *(arrays, memory, divide_kernel, 1, ranges, costs(arrays, layout, division, memory), widths, offsets),
+        self.launch(
+            *(arrays, memory, divide_kernel, 1, ranges, self.relief(arrays, layout.family, memory)),
+            *(norms_on_device(arrays, division, memory), widths, offsets, *words(division.weights)),
             *(samples, layout.planes, layout.planes_offset, layout.plane, layout.family.least_bits),
-            *(len(definition.relief(layout.family)[0]), power_of_two(max(1, samples))),
-            *(division.weights is None, division.norms is not None),
+            *(len(definition.relief(layout.family)[0]), power_of_two(max(1, samples)), division.weights is None),
         )
         layout.placed = widths, offsets
+
+    def relief(self, arrays: Arrays, family: Family, like: Array) -> Array:
+        """Return, on the device, what each plane relieves the sides of codes of a family of; it goes up once."""
+        key = arrays.device(like), family.name
+        if key not in self._reliefs:
+            sides = [np.pad(np.array(side), (0, STEPS - len(side))) for side in definition.relief(family)]
+            self._reliefs[key] = arrays.upload(np.concatenate(sides), like)
+        return self._reliefs[key]
 
 
 def ranges_in(memory: Array, samples: int) -> Array:
@@ -143,7 +154,9 @@ def ranges_in(memory: Array, samples: int) -> Array:
     return memory[start : start + RANGE_BYTES * samples]
 
 
-def measure(arrays: Arrays, values: Array, layout: AnyLayout, stride: int, source: Source, out: Array) -> None:
+def measure(
+    launch: Launch, arrays: Arrays, values: Array, layout: AnyLayout, stride: int, source: Source, out: Array
+) -> None:
     """Write the sums of squared ranges of each sample to ``out``."""
     first, reads, factor = groups_read(layout.elements, stride)
     if layout.elements == 0:
@@ -162,14 +175,21 @@ def measure(arrays: Arrays, values: Array, layout: AnyLayout, stride: int, sourc
     launch(arrays, values, sample_sums_kernel, layout.samples, partial, out, factor, blocks, 4, CHUNK)
 
 
-def costs(arrays: Arrays, layout: DividedLayout, division: Division, like: Array) -> Array:
-    """Return what the device divides planes by, in one copy: weights, what each plane relieves, norms of samples."""
-    numbers: list[Any] = [np.zeros(4) if division.weights is None else np.array(division.weights)]
-    for side in definition.relief(layout.family):
-        numbers.append(np.pad(np.array(side), (0, STEPS - len(side))))
-    if division.norms is not None:
-        numbers.append(division.norms)
-    return arrays.upload(np.concatenate(numbers).astype(np.float64), like)
+def norms_on_device(arrays: Arrays, division: Division, like: Array) -> Array | None:
+    """Return the norms of samples on the device: those of a batch go up once, whichever codes they serve."""
+    if division.norms is None:
+        return None
+    device = arrays.device(like)
+    if device not in division.placed:
+        division.placed[device] = arrays.upload(division.norms, like)
+    return division.placed[device]
+
+
+def words(weights: tuple[float, float, float, float] | None) -> list[int]:
+    """Return the words of four numbers, low before high, with a sign: arguments of a launch need no copy."""
+    numbers = np.zeros(4) if weights is None else np.array(weights, "<f8")
+    found: list[int] = numbers.view("<i4").tolist()
+    return found
 
 
 def power_of_two(number: int) -> int:

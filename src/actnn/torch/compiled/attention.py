@@ -82,5 +82,6 @@ def noise_of_logits(readings: list[Reading], codes: tuple[Tensor, ...], beside: 
         own = mean_variance(readings[place], codes[place], beside[place][:MEASURED], range(MEASURED))
         values = other[:MEASURED].to(torch.float32).reshape(-1)
         squared_length = float(values @ values) / max(1, values.numel()) * other.shape[-1]
-        noise += factor * factor * own * squared_length
+        if own is not None:
+            noise += factor * factor * float(own) * squared_length
     return noise

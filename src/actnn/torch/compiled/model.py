@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch._dynamo import config as dynamo
 from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
 
@@ -19,7 +18,10 @@ from actnn.torch.compiled.backend import Backend
 from actnn.torch.compiled.partition import Partition
 from actnn.torch.compiled.report import CompiledReport
 from actnn.torch.convert import SHARED
+from actnn.torch.tensors import ARRAYS
 
+# wrappers that let many processes or devices train a model
+PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 # levels whose widths are fixed
 LEVELS = ("L0", "L1", "L2")
 
@@ -37,12 +39,11 @@ class Compiled(nn.Module):
             self.__dict__[name] = model.__dict__[name]
         self.__dict__["_model"] = model
         self.__dict__["training"] = model.training
-        stream = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         calls = itertools.count()
 
         def draws() -> Tensor:
-            # one row of numbers for each process, and another for each call
-            return torch.tensor([seed, (stream << 40) + next(calls)], dtype=torch.int64)
+            # one row of numbers for each process, and another for each call; trainers form groups of processes late
+            return torch.tensor([seed, (ARRAYS.process() << 40) + next(calls)], dtype=torch.int64)
 
         self.__dict__["_partition"] = partition = Partition(policy, bits)
         self.__dict__["_compiled"] = torch.compile(model, backend=Backend(partition, draws), dynamic=False, **options)
@@ -83,6 +84,13 @@ def compile(
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedError(f"actnn.compile was given a {type(model).__name__}: expected a torch.nn.Module.")
+    for path, part in model.named_modules():
+        if isinstance(part, PARALLEL):
+            kind = type(part).__name__
+            raise UnsupportedError(
+                f"actnn.compile was given a model with a {kind} at {path!r}, of which torch compiles parts that keep "
+                f"everything. Compile first, and give the result to {kind}."
+            )
     for name in ("backend", "dynamic"):
         if name in options:
             raise ConfigError(f"actnn.compile was given {name}={options[name]!r}: it has its own. Leave it out.")

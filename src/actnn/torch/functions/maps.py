@@ -109,7 +109,11 @@ class Convolution:
         """Return the gradient of the input, which needs no activation: torch only asks for its shape and order."""
         samples = grad.shape[0]
         order = self.order if samples == self.order.shape[0] else self.order.of_samples(samples)
-        like = ARRAYS.unfilled(order, NAMES[grad.dtype], grad)
+        if self._on_host or order.channels_last:
+            like = ARRAYS.unfilled(order, NAMES[grad.dtype], grad)
+        else:
+            # one number for all: memory that nobody writes to costs nothing on the host, but it does on a device
+            like = grad.new_empty(()).expand(order.shape)
         grad_x: Tensor = convolution_backward(grad, like, weight, [self.outputs], *self.fixed, INPUT)[0]
         return grad_x
 

@@ -30,6 +30,7 @@ NUMBERS = frozenset(
         *("depth", "height", "span", "out_depth", "out_height", "out_span"),
         *("stride_d", "stride_h", "stride_w", "pad_d", "pad_h", "pad_w"),
         *("dilation_d", "dilation_h", "dilation_w"),
+        *(f"weight{word}" for word in range(8)),
     }
 )
 

@@ -166,15 +166,23 @@ def sample_sums_kernel(partial, out, factor, blocks, COLUMNS: tl.constexpr, CHUN
     tl.store(place, tl.sum(total, 0) * factor)
 
 
+@triton.jit
+def double_of(low, high):
+    """Return the float64 number of two words, given as int32."""
+    return ((high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)).to(tl.float64, bitcast=True)
+
+
 @kernel
 def divide_kernel(
-    ranges, costs, widths, offsets, samples, planes, planes_offset, plane,
-    LEAST: tl.constexpr, STEPS: tl.constexpr, SAMPLES: tl.constexpr, EVEN: tl.constexpr, NORMS: tl.constexpr,
+    ranges, relief, norms, widths, offsets, weight0, weight1, weight2, weight3, weight4, weight5, weight6, weight7,
+    samples, planes, planes_offset, plane,
+    LEAST: tl.constexpr, STEPS: tl.constexpr, SAMPLES: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Divide planes between samples, in one program: a threshold of gains is found bit by bit.
 
-    ``costs`` is float64: four weights, what each plane relieves the negative and the positive side of (8 each), and a
-    norm for each sample. Among equal gains the lower width comes first, then the first sample.
+    ``relief`` is float64, what each plane relieves the negative and the positive side of (8 each), and so is ``norms``,
+    one a sample, or None. Of the four weights, float64 as well, the low and the high words are given one by one. Among
+    equal gains the lower width comes first, then the first sample.
     """
     s, t = tl.arange(0, SAMPLES), tl.arange(0, 8)
     here = s < samples
@@ -188,12 +196,12 @@ def divide_kernel(
         a1 = tl.load(place + 1, mask=here, other=0.0).to(tl.float64)
         b0 = tl.load(place + 2, mask=here, other=0.0).to(tl.float64)
         b1 = tl.load(place + 3, mask=here, other=0.0).to(tl.float64)
-        negative = tl.load(costs) * a0 + tl.load(costs + 2) * b0
-        positive = tl.load(costs + 1) * a1 + tl.load(costs + 3) * b1
-        if NORMS:
-            norm = tl.load(costs + 20 + s, mask=here, other=0.0)
+        negative = double_of(weight0, weight1) * a0 + double_of(weight4, weight5) * b0
+        positive = double_of(weight2, weight3) * a1 + double_of(weight6, weight7) * b1
+        if norms is not None:
+            norm = tl.load(norms + s, mask=here, other=0.0)
             negative, positive = negative * norm, positive * norm
-        of_negative, of_positive = tl.load(costs + 4 + t)[:, None], tl.load(costs + 12 + t)[:, None]
+        of_negative, of_positive = tl.load(relief + t)[:, None], tl.load(relief + 8 + t)[:, None]
         gain = of_positive * positive[None, :] + of_negative * negative[None, :]
         # what is not finite, and its difference to itself is not 0, teaches nothing
         wrong = tl.max(tl.max((gain - gain != 0).to(tl.int32), 1), 0)

@@ -1,0 +1,80 @@
+"""Steps of training on a CUDA device that is not there; run as a program, it prints what each of them did as JSON.
+
+usage: fake_steps.py MODEL:LEVEL:BATCH:SIZE:STEPS …
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import fake_cuda
+import torch
+
+import actnn
+
+
+def made(name: str) -> torch.nn.Module:
+    """Return a model on the host, or nowhere, where its numbers would take long to draw."""
+    if name.startswith("resnet"):
+        import torchvision
+
+        with torch.device("meta"):
+            return torchvision.models.get_model(name)
+    import timm
+
+    return timm.create_model(name)
+
+
+def to_device(model: torch.nn.Module) -> None:
+    """Let a model lie on the fake device: nobody reads its numbers."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(torch.empty(parameter.shape, device="cuda")))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda"))
+
+
+def steps_of(name: str, level: str, batch: int, size: int, count: int, late: int = 1) -> list[dict]:
+    """Train so many steps; return what each of them did."""
+    found, plain = [], made(name)
+    with fake_cuda.played(late) as device:
+        to_device(plain)
+        model = plain if level == "exact" else actnn.QModule(plain, level=level)
+        model.train()
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+        images = torch.empty(batch, 3, size, size, device="cuda")
+        labels = torch.zeros(batch, dtype=torch.int64, device="cuda")
+        for _ in range(count):
+            device.meter.begin()
+            start = time.process_time()
+            optimizer.zero_grad(set_to_none=True)
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            kept = device.meter.live_bytes
+            loss.backward()
+            optimizer.step()
+            del loss
+            device.moves.clock += 1
+            step = device.meter.step
+            found.append(
+                {
+                    "launches": step.total,
+                    "by_kind": dict(step.launches.most_common()),
+                    "out": step.out,
+                    "out_bytes": step.out_bytes,
+                    "up": step.up,
+                    "peak_gib": round(step.peak_bytes / 2**30, 4),
+                    "kept_gib": round(kept / 2**30, 4),
+                    "seconds": round(time.process_time() - start, 2),
+                }
+            )
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for case in sys.argv[1:]:
+        name, level, *numbers = case.split(":")
+        found = {"case": case, "steps": steps_of(name, level, *map(int, numbers))}
+        sys.stdout.write(json.dumps(found) + "\n")
