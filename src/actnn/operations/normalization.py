@@ -69,13 +69,14 @@ def batch_norm(
     exact: Callable[..., Array],
     apply: Callable[[Array, Normalizing], tuple[Array, Any]],
     check: Callable[[Array], None] | None = None,
+    overwrites: bool = False,
 ) -> Array | None:
     """Return ``x`` normalised by the batch; None where the plain layer serves, whose input is then kept.
 
     ``order`` says where the channels are, where the tensor does not tell itself. ``exact`` normalises by a given mean
     and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd, and returns the output and, where an
     in-place ReLU may come, a shorter way for its gradient. ``check`` raises an error for a tensor that the layer does
-    not take; it sees the first of each form.
+    not take; it sees the first of each form. With ``overwrites`` nobody else will read ``x``.
     """
     session, form = site.session, tensors.form(x)
     plan = code_plan(tensors, site, x, form, site.family(), order, families.of_batch_norm(session.policy, False), check)
@@ -86,7 +87,7 @@ def batch_norm(
         return None
     session.check_open()
     site.below = tag.source
-    call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes)
+    call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes, overwrites)
     y, bypass = apply(x, call)
     if call.kept is not None and session.policy.share_codes and tensors.recorded(y):
         # what kernels wrote directly has the form of the input
@@ -116,12 +117,13 @@ class Normalizing:
     where nobody has counted that yet. ``shared`` is a code of the input that another layer made, ``processes`` those
     that share the statistics. The code that backward reads has ``layout``, None where it reads none, and ``record``; it
     is one ``of_input``, or of the normalised input, and ``count`` values made each channel's statistics. ``shared``,
-    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward.
+    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward. ``overwrites`` lets the output take the
+    place of the input.
     """
 
     __slots__ = (
-        *("count", "epsilon", "exact", "exact_bytes", "kept", "layout", "of_input", "plan", "processes", "readers"),
-        *("record", "running", "saved", "shared", "site", "tensors"),
+        *("count", "epsilon", "exact", "exact_bytes", "kept", "layout", "of_input", "overwrites", "plan", "processes"),
+        *("readers", "record", "running", "saved", "shared", "site", "tensors"),
     )
 
     def __init__(
@@ -135,10 +137,11 @@ class Normalizing:
         running: Running | None = None,
         shared: Kept | None = None,
         processes: Processes | None = None,
+        overwrites: bool = False,
     ) -> None:
         self.tensors, self.site, self.plan, self.epsilon, self.exact = tensors, site, plan, epsilon, exact
         self.exact_bytes, self.running, self.shared, self.processes = exact_bytes, running, shared, processes
-        self.readers = Readers()
+        self.readers, self.overwrites = Readers(), overwrites
         self.kept: Kept | None = None
         self.layout: AnyLayout | None = None
         self.record: Record | None = None
@@ -165,7 +168,7 @@ class Normalizing:
         parameters = self._parameters(weight, bias, constants, count, statistics)
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         if plan.direct:
-            values, y = x, tensors.alike(x)
+            values, y = x, tensors.over(x) if self.overwrites else tensors.alike(x)
             out = y
         else:
             values, y = order.flat(x), tensors.unfilled(order, tensors.dtype(x), x)
