@@ -231,9 +231,17 @@ class Normalizing:
 
 
 def gradients(
-    state: Normalizing, saved: Sequence[Array | None], grad: Array, needed: Sequence[bool], rectified: bool
+    state: Normalizing,
+    saved: Sequence[Array | None],
+    grad: Array,
+    needed: Sequence[bool],
+    rectified: bool,
+    overwrites: bool = False,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides."""
+    """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides.
+
+    With ``overwrites`` nobody else will read ``grad``, whose place the gradient of the input may take.
+    """
     need_x, need_weight, need_bias = needed
     code, weight, constants = saved
     tensors, plan, site = state.tensors, state.plan, state.site
@@ -250,8 +258,11 @@ def gradients(
     direct = backend.any_shape and order.dense(grad)
     values, grad_x, out = grad if direct else order.flat(grad), None, None
     if need_x:
-        grad_x = tensors.alike(grad) if direct else tensors.unfilled(order, tensors.dtype(grad), grad)
-        out = grad_x if direct else order.flat(grad_x)
+        if direct:
+            out = grad_x = grad if overwrites else tensors.alike(grad)
+        else:
+            grad_x = tensors.unfilled(order, tensors.dtype(grad), grad)
+            out = order.flat(grad_x)
     fixed = tensors, values, code, state.layout, parameters, rectified, state.of_input
     if state.processes is None:
         backend.batch_norm_backward(*fixed, grads, out, None, stride, energies)

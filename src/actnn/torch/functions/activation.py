@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from actnn.operations.kept import Kept
 from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
 from actnn.session.tags import Tag
+from actnn.torch.functions.gradients import owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS
 
@@ -38,7 +40,8 @@ class RectifierFunction(KeepingFunction):
         (mask,) = ctx.saved_tensors
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
-        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below), None
+        over = owned(ctx, grad, sys.getrefcount(grad))
+        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below, over), None
 
 
 def dropout(site: Site, x: Tensor, probability: float, inplace: bool = False) -> Tensor:
@@ -79,7 +82,8 @@ class DropoutFunction(KeepingFunction):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0), None, None, None, None
+        over = owned(ctx, grad, sys.getrefcount(grad))
+        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0, over), None, None, None, None
 
 
 def bypassed(x: Tensor, tag: Tag) -> Tensor | None:

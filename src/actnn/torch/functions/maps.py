@@ -238,13 +238,15 @@ def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
 
 def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
     """Return what ``compute`` makes of each part of a batch, as one tensor."""
-    first, *others = parts
-    result = compute(first)
-    whole = ARRAYS.unfilled(ARRAYS.order(result).of_samples(parts[-1].stop), NAMES[result.dtype], result)
-    samples_of(whole, first).copy_(result)
-    for part in others:
+    whole = None
+    for part in parts:
         result = compute(part)
+        if whole is None:
+            whole = ARRAYS.unfilled(ARRAYS.order(result).of_samples(parts[-1].stop), NAMES[result.dtype], result)
         samples_of(whole, part).copy_(result)
+        # before the next one is computed
+        del result
+    assert whole is not None
     return whole
 
 
