@@ -14,7 +14,7 @@ from actnn.operations.kept import Kept
 from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
 from actnn.session.tags import Tag
-from actnn.torch.functions.gradients import owned
+from actnn.torch.functions.gradients import LARGE_BYTES, note_waiting, owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS
 
@@ -41,7 +41,10 @@ class RectifierFunction(KeepingFunction):
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
         over = owned(ctx, grad, sys.getrefcount(grad))
-        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below, over), None
+        grad_x: Tensor = ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below, over)
+        if ARRAYS.nbytes(grad_x) >= LARGE_BYTES:
+            note_waiting(ctx, grad_x)
+        return grad_x, None
 
 
 def dropout(site: Site, x: Tensor, probability: float, inplace: bool = False) -> Tensor:

@@ -8,11 +8,16 @@ NOTE [Gradients in place]
    the whole of its own; it then returns none.
 3. What waits is found by the edge of the graph where it waits. It is weakly held: once autograd made another sum of it,
    or handed it on, it is gone, or has other holders, and nothing is added.
+4. Behind a plain addition the gradient of the sum waits at both edges, as one tensor. Nothing is added to it before one
+   of the two has received it, and it waits at the other alone.
+5. Counts that mean this are those of a small graph in which it is certain.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -25,10 +30,23 @@ from actnn.torch.functions.kept import KeepingFunction, first_order
 # a tensor, and the object of Python by which its memory is asked for it
 OWN_REFERENCES, MEMORY_REFERENCES = 1, 2
 memory_references = torch._C._storage_Use_Count
+# gradients of this size may be worth adding to
+LARGE_BYTES = 2**20
+
+
+class Waiting(weakref.ref[Tensor]):
+    """A gradient that waits at an edge of the graph, alone once nobody has yet to receive it elsewhere."""
+
+    __slots__ = ("alone",)
+    alone: bool
 
 
 def owned(ctx: Any, grad: Tensor, references: int) -> bool:
     """Tell whether nobody but a backward holds the gradient that it received, of which it counted the references."""
+    shared = ctx.site.session.shared_gradients
+    if shared:
+        for waiting in shared.pop(id(ctx), ()):
+            waiting.alone = waiting() is grad
     if not ctx.site.session.policy.overwrite or type(grad) is not Tensor or grad.device.type != "cpu":
         return False
     return references == references_of_gradients() and alone(grad)
@@ -36,7 +54,7 @@ def owned(ctx: Any, grad: Tensor, references: int) -> bool:
 
 def alone(x: Tensor) -> bool:
     """Tell whether no C++ code holds a tensor, and no other tensor its memory."""
-    return x._use_count() == OWN_REFERENCES and memory_references(x.untyped_storage()._cdata) == MEMORY_REFERENCES
+    return x._use_count() == OWN_REFERENCES and undivided(x)
 
 
 class Probe(KeepingFunction):
@@ -68,3 +86,82 @@ def references_of_gradients() -> int:
         y: Any = Probe.apply(x, counted)
         (2.0 * y).sum().backward()
     return counted[0]
+
+
+def note_waiting(ctx: Any, grad: Tensor) -> None:
+    """Note that a gradient, which a backward returns for its first input, waits for those of other branches."""
+    session, (node, number) = ctx.site.session, ctx.next_functions[0]
+    if not session.policy.overwrite or type(grad) is not Tensor or grad.device.type != "cpu":
+        return
+    if hasattr(node, "site"):
+        note(session, node, number, grad).alone = True
+    elif node is not None and node.name() == "AddBackward0" and node._saved_alpha == 1:
+        edges = node.next_functions
+        for (node, number), (other, _) in zip(edges, reversed(edges), strict=True):
+            if hasattr(node, "site") and hasattr(other, "site") and node is not other:
+                session.shared_gradients.setdefault(id(other), []).append(note(session, node, number, grad))
+
+
+def note(session: Any, node: Any, number: int, grad: Tensor) -> Waiting:
+    """Note a gradient that waits at an edge."""
+    waiting = session.waiting_gradients[edge(node, number)] = Waiting(grad)
+    waiting.alone = False
+    return waiting
+
+
+def edge(node: Any, number: int) -> tuple[int, int, int]:
+    """Return what tells an edge from all others of the backward that runs."""
+    return torch._C._current_graph_task_id(), id(node), number
+
+
+def waiting_sum(ctx: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+    """Return the gradient that waits where that of the first input of a backward is to go; None where there is none.
+
+    Whatever is added to it need not be returned.
+    """
+    session, (node, number) = ctx.site.session, ctx.next_functions[0]
+    waiting = session.waiting_gradients.pop(edge(node, number), None) if session.waiting_gradients else None
+    if waiting is None or not waiting.alone:
+        return None
+    grad = waiting()
+    if grad is None or grad.shape != shape or grad.dtype != dtype or grad.requires_grad:
+        return None
+    return grad if (grad._use_count(), sys.getrefcount(grad)) == counts_of_waiting() and undivided(grad) else None
+
+
+def undivided(x: Tensor) -> bool:
+    """Tell whether no other tensor holds a tensor's memory."""
+    return memory_references(x.untyped_storage()._cdata) == MEMORY_REFERENCES
+
+
+class WaitingProbe(KeepingFunction):
+    """One of two branches, of which the first leaves a gradient and the second counts its references."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, left: list[Any]) -> Tensor:
+        ctx.site, ctx.left = SimpleNamespace(session=SimpleNamespace(backward_noted=True)), left
+        return x.clone()
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.left:
+            grad_x = 2.0 * grad
+            ctx.left.append(Waiting(grad_x))
+            return grad_x, None
+        grad_x = ctx.left[0]()
+        ctx.left.append((grad_x._use_count(), sys.getrefcount(grad_x)))
+        return None, None
+
+
+@cache
+def counts_of_waiting() -> tuple[int, int]:
+    """Return how many references of C++ and of Python a gradient has that waits, and that one variable holds."""
+    left: list[Any] = []
+    with torch.enable_grad():
+        x: Any = Probe.apply(torch.zeros(2, requires_grad=True), [])
+        y: Any = WaitingProbe.apply(x, left)
+        z: Any = WaitingProbe.apply(x, left)
+        (y + z).sum().backward()
+    counts: tuple[int, int] = left[1]
+    return counts

@@ -15,6 +15,7 @@ from actnn.operations.kept import Kept
 from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
 from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
+from actnn.torch.functions.gradients import note_waiting, waiting_sum
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, NAMES
 
@@ -173,8 +174,21 @@ class ConvolutionFunction(KeepingFunction):
             if len(parts) == 1:
                 grad_x = convolution.input_gradient(grad, weight)
             else:
-                grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
+                grad_x = ConvolutionFunction.input_gradient(ctx, grad, weight, parts)
         return grad_x, grad_weight, grad_bias, None, None
+
+    @staticmethod
+    def input_gradient(ctx: Any, grad: Tensor, weight: Tensor, parts: list[range]) -> Tensor | None:
+        """Return the gradient of the input, computed in parts; None where it was added to what another branch left."""
+        convolution: Convolution = ctx.convolution
+        total = waiting_sum(ctx, convolution.order.shape, grad.dtype)
+        if total is None:
+            grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
+            note_waiting(ctx, grad_x)
+            return grad_x
+        for part in parts:
+            samples_of(total, part).add_(convolution.input_gradient(samples_of(grad, part), weight))
+        return None
 
 
 class LinearFunction(KeepingFunction):
