@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.model.steps import Steps
 from actnn.session.session import Session
+from actnn.torch.release import Known, release_input
 from actnn.torch.traced import symbolic, traced
 
 MODULES, CHECKPOINT = nn.modules.module.__file__, torch.utils.checkpoint.__file__
@@ -143,10 +144,17 @@ class Closes:
 
     def __init__(self, door: Door) -> None:
         self.door = door
+        self.known: Known = {}
 
     def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
         if not traced():
             self.door.leave(module)
+            if self.door.session.policy.overwrite:
+                release_input(module, arguments, Closes, self.known)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what is known is known of functions of this process
+        return self.__dict__ | {"known": {}}
 
 
 def install(door: Door, modules: Iterable[tuple[str, nn.Module, bool]]) -> list[tuple[nn.Module, Any]]:

@@ -14,8 +14,9 @@ from actnn.operations.kept import Kept
 from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
 from actnn.session.tags import Tag
-from actnn.torch.functions.gradients import LARGE_BYTES, note_waiting, owned
+from actnn.torch.functions.gradients import note_waiting, owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
+from actnn.torch.holders import LARGE_BYTES
 from actnn.torch.tensors import ARRAYS
 
 

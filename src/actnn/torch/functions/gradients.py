@@ -1,8 +1,9 @@
 """Which gradients a backward may overwrite, and sums of gradients that are made in place.
 
 NOTE [Gradients in place]
-1. A gradient that nobody holds but the function that received it may be overwritten: no other branch of the graph has it,
-   no hook kept it, it is not the user's own. References of Python, of C++ and of its memory are counted at each call.
+1. A gradient that nobody holds but the function that received it may be overwritten: no other branch of the graph has
+   it, no hook kept it, it is not the user's own. References of Python, of C++ and of its memory are counted at each
+   call.
 2. A tensor that several branches read has the sum of their gradients, which autograd makes as they come. The first one
    waits in autograd's buffer, and a function whose gradient comes later may add to it part by part, without ever having
    the whole of its own; it then returns none.
@@ -26,12 +27,7 @@ import torch
 from torch import Tensor
 
 from actnn.torch.functions.kept import KeepingFunction, first_order
-
-# a tensor, and the object of Python by which its memory is asked for it
-OWN_REFERENCES, MEMORY_REFERENCES = 1, 2
-memory_references = torch._C._storage_Use_Count
-# gradients of this size may be worth adding to
-LARGE_BYTES = 2**20
+from actnn.torch.holders import alone, undivided
 
 
 class Waiting(weakref.ref[Tensor]):
@@ -50,11 +46,6 @@ def owned(ctx: Any, grad: Tensor, references: int) -> bool:
     if not ctx.site.session.policy.overwrite or type(grad) is not Tensor or grad.device.type != "cpu":
         return False
     return references == references_of_gradients() and alone(grad)
-
-
-def alone(x: Tensor) -> bool:
-    """Tell whether no C++ code holds a tensor, and no other tensor its memory."""
-    return x._use_count() == OWN_REFERENCES and undivided(x)
 
 
 class Probe(KeepingFunction):
@@ -127,11 +118,6 @@ def waiting_sum(ctx: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor | 
     if grad is None or grad.shape != shape or grad.dtype != dtype or grad.requires_grad:
         return None
     return grad if (grad._use_count(), sys.getrefcount(grad)) == counts_of_waiting() and undivided(grad) else None
-
-
-def undivided(x: Tensor) -> bool:
-    """Tell whether no other tensor holds a tensor's memory."""
-    return memory_references(x.untyped_storage()._cdata) == MEMORY_REFERENCES
 
 
 class WaitingProbe(KeepingFunction):

@@ -80,8 +80,8 @@ class Convolution:
         if key not in self._parts:
             bytes_each, (samples, elements) = x.element_size(), self.order.rows
             inputs, outputs = samples * elements, samples * self.outputs * math.prod(self.space)
-            working, weight = (inputs + outputs, self._weight_numbers) if self._on_host else (0, 0)
             decoded = inputs if backward else 0
+            working, weight = (inputs + outputs + decoded, self._weight_numbers) if self._on_host else (0, 0)
             sizes = (bytes_each * count for count in (decoded, working, weight))
             self._parts[key] = self.site.session.pieces(samples, *sizes)
         return self._parts[key]
