@@ -22,6 +22,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from types import FrameType, SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +32,20 @@ from actnn.torch.holders import alone
 from actnn.torch.layers.base import Compressed
 
 
-def overwrites(layer: Compressed, x: Tensor, references: int) -> bool:
+def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = False) -> bool:
     """Tell whether a layer may write over its input, of which its ``forward`` counted the references.
 
-    Called by that ``forward``, whose one variable that holds the input is its parameter.
+    Called by that ``forward``, whose one variable that holds the input is its parameter, or, where that is ``starred``,
+    one that it took from there.
     """
-    if x.device.type != "cpu" or x.is_leaf or type(x) is not Tensor or not alone(x) or sys.gettrace() is not None:
+    if (
+        not layer.site.session.policy.overwrite
+        or x.device.type != "cpu"
+        or x.is_leaf
+        or type(x) is not Tensor
+        or not alone(x)
+        or sys.gettrace() is not None
+    ):
         return False
     frame = caller()
     if frame is None:
@@ -47,7 +56,7 @@ def overwrites(layer: Compressed, x: Tensor, references: int) -> bool:
     # an address may belong to another function by now
     if known is None or known[0] is not code:
         known = layer.site.remember(key, (code, held_by(frame, layer, x)))
-    return known[1] is not None and references == references_of(known[1])
+    return known[1] is not None and references == references_of(known[1], starred)
 
 
 def caller() -> FrameType | None:
@@ -73,7 +82,9 @@ class Probe(Compressed, nn.Identity):
 
     def __init__(self) -> None:
         nn.Identity.__init__(self)
-        self.site = SimpleNamespace(session=SimpleNamespace(over=False, store=SimpleNamespace(keeps_in_place=True)))
+        self.site: Any = SimpleNamespace(
+            session=SimpleNamespace(over=False, store=SimpleNamespace(keeps_in_place=True))
+        )
         self.count = 0
 
     def forward(self, input: Tensor) -> Tensor:
@@ -82,15 +93,26 @@ class Probe(Compressed, nn.Identity):
         return torch.empty(0)
 
     @staticmethod
-    def note(layer: Probe, x: Tensor, references: int) -> None:
+    def note(layer: Probe, x: Tensor, references: int, starred: bool = False) -> bool:
         """Stand in the place of ``overwrites``."""
         layer.count = references
+        return False
+
+
+class StarredProbe(Probe):
+    """The same of a layer whose forward takes whatever it is given."""
+
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        """Note how many references there are."""
+        first = arguments[0] if arguments else next(iter(options.values()))
+        self.note(self, first, sys.getrefcount(first), starred=True)
+        return torch.empty(0)
 
 
 @cache
-def references_of(kind: str) -> int:
+def references_of(kind: str, starred: bool) -> int:
     """Return how many references a tensor has in the ``forward`` of a layer that was called with it."""
-    probe = Probe()
+    probe = StarredProbe() if starred else Probe()
     if kind == TEMPORARY:
         probe(torch.empty(0))
     else:

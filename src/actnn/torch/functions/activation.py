@@ -72,7 +72,7 @@ class DropoutFunction(KeepingFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, site: Site, probability: float, inplace: bool, made: list[Kept]) -> Tensor:
         ctx.site = site
-        factors = F.dropout(torch.ones_like(x), probability, training=True)
+        factors = F.dropout(torch.ones_like(x), probability, training=True, inplace=True)
         mask = keep_chosen(ARRAYS, factors, site, ARRAYS.nbytes(x))
         made.append(mask)
         ctx.factor, ctx.reading = factor_of(probability), mask.reading

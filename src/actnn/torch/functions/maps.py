@@ -198,7 +198,9 @@ class LinearFunction(KeepingFunction):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site) -> Tensor:
         ctx.site = site
         save(ctx, weight, kept)
-        return F.linear(x, weight, bias)
+        y = F.linear(x, weight, bias)
+        # the matrix that torch makes of more axes would hold the memory too, and keep readers from overwriting it
+        return ARRAYS.over(y) if y._is_view() else y
 
     @staticmethod
     @first_order
