@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -18,7 +19,9 @@ from torch import nn
 TEMPORARY, VARIABLE = "temporary", "variable"
 
 # with these a function sees its variables without an instruction that reads them
-SEEING = frozenset(("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack", "breakpoint"))
+SEEING = frozenset(
+    ("locals", "vars", "dir", "eval", "exec", "currentframe", "stack", "breakpoint", sys._getframe.__name__)
+)
 LOADING = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
 ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 ENDING = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
@@ -112,7 +115,7 @@ def found(owner: Any, names: Sequence[str]) -> Any:
     for name in names:
         if not isinstance(owner, nn.Module):
             return None
-        owner = owner._modules.get(name)
+        owner = dict(owner.named_children()).get(name)
     return owner
 
 

@@ -9,13 +9,14 @@ from torch import Tensor
 OWN_REFERENCES, MEMORY_REFERENCES = 1, 2
 # tensors of this size are worth the asking where it takes longer
 LARGE_BYTES = 2**20
-# no public function tells either
+# no public function tells how many references C++ code holds to a tensor, and how many there are to its memory
+tensor_references = Tensor._use_count  # type: ignore[attr-defined]
 memory_references = torch._C._storage_Use_Count
 
 
 def alone(x: Tensor) -> bool:
     """Tell whether no C++ code holds a tensor, as autograd does what it saves, and no other tensor its memory."""
-    return x._use_count() == OWN_REFERENCES and undivided(x)
+    return bool(tensor_references(x) == OWN_REFERENCES and undivided(x))
 
 
 def undivided(x: Tensor) -> bool:

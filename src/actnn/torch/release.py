@@ -41,7 +41,8 @@ def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Know
     x = arguments[0] if arguments else None
     if type(x) is not Tensor or x.is_leaf or x.numel() * x.element_size() < LARGE_BYTES or x.device.type != "cpu":
         return
-    references, frames = sys.getrefcount(x), []
+    references = sys.getrefcount(x)
+    frames: list[FrameType] = []
     if sys.gettrace() is not None or not alone(x):
         return
     expected = references_of("block")

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from actnn.torch.functions.kept import KeepingFunction, first_order
-from actnn.torch.holders import alone, undivided
+from actnn.torch.holders import alone, tensor_references, undivided
 
 
 class Waiting(weakref.ref[Tensor]):
@@ -117,7 +117,7 @@ def waiting_sum(ctx: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor | 
     grad = waiting()
     if grad is None or grad.shape != shape or grad.dtype != dtype or grad.requires_grad:
         return None
-    return grad if (grad._use_count(), sys.getrefcount(grad)) == counts_of_waiting() and undivided(grad) else None
+    return grad if (tensor_references(grad), sys.getrefcount(grad)) == counts_of_waiting() and undivided(grad) else None
 
 
 class WaitingProbe(KeepingFunction):
@@ -136,7 +136,7 @@ class WaitingProbe(KeepingFunction):
             ctx.left.append(Waiting(grad_x))
             return grad_x, None
         grad_x = ctx.left[0]()
-        ctx.left.append((grad_x._use_count(), sys.getrefcount(grad_x)))
+        ctx.left.append((tensor_references(grad_x), sys.getrefcount(grad_x)))
         return None, None
 
 
