@@ -41,6 +41,7 @@ class Policy:
     companding: bool
     share_codes: bool
     other_bits: int | None
+    overwrite: bool
     pipeline_threshold: int | None
     cudnn_benchmark: bool
     log_memory: bool
@@ -134,6 +135,7 @@ KNOBS: Mapping[str, Knob] = {
     "companding": Knob(True, _boolean),
     "share_codes": Knob(True, _boolean),
     "other_bits": Knob(None, _other_bits),
+    "overwrite": Knob(True, _boolean),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
     "use_gradient": Knob(False, _boolean),
     "adaptive_conv_scheme": Knob(True, _boolean),
@@ -170,8 +172,8 @@ LEVELS: Mapping[str, Mapping[str, Any]] = {
     "L5": {"activation_compression_bits": [2], "swap": True, "arena": True, "empty_cache_threshold": 0.2},
     "swap": {"compress_activation": False, **_FIXED_WIDTHS, "swap": True},
 }
-# where things lie on this machine, which is no matter of a level
-_OF_THE_MACHINE = ("swap_dir", "swap_bytes", "debug_memory_model", "debug_speed")
+# where things lie on this machine, and what changes no result, which are no matter of a level
+_OF_THE_MACHINE = ("swap_dir", "swap_bytes", "overwrite", "debug_memory_model", "debug_speed")
 
 
 class Config:
@@ -246,6 +248,7 @@ class Config:
             companding=values["companding"] and dithers,
             share_codes=values["share_codes"],
             other_bits=values["other_bits"],
+            overwrite=values["overwrite"],
             pipeline_threshold=values["pipeline_threshold"],
             cudnn_benchmark=values["cudnn_benchmark_conv2d"],
             log_memory=values["debug_memory_model"],

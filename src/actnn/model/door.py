@@ -39,6 +39,8 @@ class Frame:
     """One call of one module: its functions are counted, so that each has a site of its own."""
 
     __slots__ = ("_counts", "active", "module", "name", "session")
+    # whether a rule may write over the tensor that it was given
+    overwrites = False
 
     def __init__(self, session: Session, module: Any, name: str, active: bool) -> None:
         self.session, self.module, self.name, self.active = session, module, name, active
@@ -63,12 +65,12 @@ class Frame:
 
 
 class OwnSite:
-    """What a rule asks of a call: a layer has one site for all its calls."""
+    """What a rule asks of a call: a layer has one site for all its calls, and may know that nobody reads its input."""
 
-    __slots__ = ("_site", "training")
+    __slots__ = ("_site", "overwrites", "training")
 
-    def __init__(self, site: Site, training: bool) -> None:
-        self._site, self.training = site, training
+    def __init__(self, site: Site, training: bool, overwrites: bool = False) -> None:
+        self._site, self.training, self.overwrites = site, training, overwrites
 
     def count(self, function: str) -> str:
         """Return the name of a call."""

@@ -93,16 +93,19 @@ class Reading:
             site.session.watch(site, "decode", partial(self.backend.decode, *arguments))
         return out
 
-    def masked(self, site: Site, saved: Array, grad: Array, above: float, below: float) -> Array:
+    def masked(
+        self, site: Site, saved: Array, grad: Array, above: float, below: float, overwrites: bool = False
+    ) -> Array:
         """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
 
-        The mask is the code's side, or a plain mask where there is no layout.
+        The mask is the code's side, or a plain mask where there is no layout. With ``overwrites`` nobody else will read
+        ``grad``, whose place the result may take.
         """
         order = self.order
         tensors, store = order.tensors, site.session.store
         mask = saved if store.keeps_in_place else store.get(tensors, saved)
         if self.backend.any_shape and order.dense(grad):
-            out = tensors.alike(grad)
+            out = grad if overwrites else tensors.alike(grad)
             self.backend.apply_mask(tensors, mask, self.layout, grad, above, below, order.rows, out)
             return out
         masked = self.backend.apply_mask(tensors, mask, self.layout, order.flat(grad), above, below)

@@ -70,13 +70,15 @@ def batch_norm(
     apply: Callable[[Array, Array | None, Array | None, Normalizing], tuple[Array, Any]],
     parameters: tuple[Array | None, Array | None],
     check: Callable[[Array], None] | None = None,
+    overwrites: bool = False,
 ) -> Array | None:
     """Return ``x`` normalised by the batch; None where the plain layer serves, whose input is then kept.
 
     ``order`` says where the channels are, where the tensor does not tell itself. ``exact`` normalises by a given mean
     and variance. ``apply`` calls ``Normalizing.normalize`` with the ``parameters`` gamma and beta, recorded by
     autograd, and returns the output and, where an in-place ReLU may come, a shorter way for its gradient. ``check``
-    raises an error for a tensor that the layer does not take; it sees the first of each form.
+    raises an error for a tensor that the layer does not take; it sees the first of each form. With ``overwrites`` nobody
+    else will read ``x``.
     """
     session, form = site.session, tensors.form(x)
     plan = code_plan(tensors, site, x, form, site.family(), order, families.of_normalized, check)
@@ -90,7 +92,7 @@ def batch_norm(
     if session.closed:
         session.check_open()
     site.below = tag.source
-    call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes)
+    call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes, overwrites)
     y, bypass = apply(x, *parameters, call)
     if call.kept is not None and session.policy.share_codes and tensors.recorded(y):
         # what kernels wrote directly has the form of the input
@@ -123,13 +125,13 @@ class Normalizing:
     that share the statistics. The code that backward reads has ``layout``, None where it reads none, and ``record``; it
     is one ``of_input``, or of the normalised input, and ``count`` values made each channel's statistics; where only an
     accelerator knows their number, ``joint`` is a number there, ``count`` over that of all processes. ``shared``,
-    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward.
+    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward. ``overwrites`` lets the output take the
+    place of the input.
     """
 
     __slots__ = (
-        "joint",
-        *("count", "epsilon", "exact", "exact_bytes", "kept", "layout", "of_input", "plan", "processes", "readers"),
-        *("record", "running", "saved", "shared", "site", "tensors"),
+        *("count", "epsilon", "exact", "exact_bytes", "joint", "kept", "layout", "of_input", "overwrites", "plan"),
+        *("processes", "readers", "record", "running", "saved", "shared", "site", "tensors"),
     )
 
     def __init__(
@@ -143,10 +145,11 @@ class Normalizing:
         running: Running | None = None,
         shared: Kept | None = None,
         processes: Processes | None = None,
+        overwrites: bool = False,
     ) -> None:
         self.tensors, self.site, self.plan, self.epsilon, self.exact = tensors, site, plan, epsilon, exact
         self.exact_bytes, self.running, self.shared, self.processes = exact_bytes, running, shared, processes
-        self.readers = Readers()
+        self.readers, self.overwrites = Readers(), overwrites
         self.kept: Kept | None = None
         self.layout: AnyLayout | None = None
         self.record: Record | None = None
@@ -176,7 +179,7 @@ class Normalizing:
         nbytes = layout.nbytes
         buffer = store.allocate(tensors, nbytes, x) if store.allocates else tensors.bytes(nbytes, x)
         if plan.direct:
-            values, y = x, tensors.alike(x)
+            values, y = x, tensors.over(x) if self.overwrites else tensors.alike(x)
             out = y
         else:
             values, y = order.flat(x), tensors.unfilled(order, tensors.dtype(x), x)
@@ -252,9 +255,17 @@ class Normalizing:
 
 
 def gradients(
-    state: Normalizing, saved: Sequence[Array | None], grad: Array, needed: Sequence[bool], rectified: bool
+    state: Normalizing,
+    saved: Sequence[Array | None],
+    grad: Array,
+    needed: Sequence[bool],
+    rectified: bool,
+    overwrites: bool = False,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides."""
+    """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides.
+
+    With ``overwrites`` nobody else will read ``grad``, whose place the gradient of the input may take.
+    """
     need_x, need_weight, need_bias = needed
     code, weight, constants = saved
     tensors, plan, site = state.tensors, state.plan, state.site
@@ -271,8 +282,11 @@ def gradients(
     direct = backend.any_shape and order.dense(grad)
     values, grad_x, out = grad if direct else order.flat(grad), None, None
     if need_x:
-        grad_x = tensors.alike(grad) if direct else tensors.unfilled(order, tensors.dtype(grad), grad)
-        out = grad_x if direct else order.flat(grad_x)
+        if direct:
+            out = grad_x = grad if overwrites else tensors.alike(grad)
+        else:
+            grad_x = tensors.unfilled(order, tensors.dtype(grad), grad)
+            out = order.flat(grad_x)
     fixed = tensors, values, code, state.layout, parameters, rectified, state.of_input
     if state.processes is None:
         backend.batch_norm_backward(*fixed, grads, out, None, stride, energies)

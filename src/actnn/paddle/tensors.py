@@ -169,6 +169,8 @@ class PaddleArrays:
         pass
 
     alike = staticmethod(paddle.empty_like)
+    # what is detached lies where it lay
+    over = staticmethod(paddle.Tensor.detach)
 
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(order.shape, DTYPES[dtype], device=like.place)

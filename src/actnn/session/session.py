@@ -27,7 +27,8 @@ from actnn.stores.store import Memory, Store, Swap
 
 LOGGER = logging.getLogger("actnn")
 SEEDS = 2**64
-# what a convolution on the host rearranges at a time: as much as caches hold costs no time, and bounds its workspace
+# what a convolution on the host rearranges as a whole; of more than that a quarter at a time: as much as caches hold
+# costs no time, and bounds its workspace
 WORKING_BYTES = 16 * 2**20
 
 # how many sites of a session, and sessions of a process, draw noise of their own
@@ -74,6 +75,9 @@ class Session:
         # layers that were not converted, by kind
         self.other_kinds: defaultdict[str, list[str]] = defaultdict(list)
         self.tags = Tags()
+        # gradients that wait for those of other branches, by edges of the graph, and by who has yet to receive them
+        self.waiting_gradients: dict[Any, Any] = {}
+        self.shared_gradients: dict[int, list[Any]] = {}
         self.closed = False
         # called in the place of each kernel of a code where somebody wants to see them
         self.watch: Watch | None = self.log_time if policy.log_speed else None
@@ -190,7 +194,9 @@ class Session:
         """
         threshold = self.policy.pipeline_threshold
         parts = 1 if threshold is None else -(-decoded_bytes // threshold)
-        parts = min(samples, max(parts, -(-working_bytes // max(WORKING_BYTES, 2 * weight_bytes))))
+        if working_bytes > WORKING_BYTES:
+            parts = max(parts, -(-working_bytes // max(WORKING_BYTES // 4, 2 * weight_bytes, 1)))
+        parts = min(samples, parts)
         if parts < 2:
             return [range(samples)]
         size = -(-samples // parts)
@@ -219,6 +225,8 @@ class Session:
         self.backward_noted = False
         if self.backward_seen:
             self.tags.clear()
+            self.waiting_gradients.clear()
+            self.shared_gradients.clear()
         self.store.step_begins()
         changed = [site.learn() for site in self.sites if site.seen is not None]
         self.planner.forward_begins(indices, not any(changed), self._kept_bytes)
@@ -300,8 +308,11 @@ class Session:
         load_state(self, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        # tags belong to tensors of this process, and the wrapper to the session that is copied
-        return self.__dict__ | {"tags": Tags(), "store": None, "watch": None, "_wrapper": None, "_noise": None}
+        # tags and gradients belong to tensors of this process, and the wrapper to the session that is copied
+        return self.__dict__ | {
+            **{"tags": Tags(), "store": None, "watch": None, "_wrapper": None, "_noise": None},
+            **{"waiting_gradients": {}, "shared_gradients": {}},
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FORMAT = "actnn session 2"
 ADVICE = "Convert the same model with the same settings as the one that was saved."
 # settings that change neither codes nor gradients: a run may go on with others
-FREE_SETTINGS = ("swap", "swap_dir", "swap_bytes", "arena", "trim_threshold", "log_memory", "log_speed")
+FREE_SETTINGS = ("swap", "swap_dir", "swap_bytes", "arena", "overwrite", "trim_threshold", "log_memory", "log_speed")
 DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 

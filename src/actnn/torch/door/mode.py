@@ -30,6 +30,7 @@ from actnn.model.door import DECLINED, Frame, Rule
 from actnn.model.steps import Steps
 from actnn.operations.others import sensitive
 from actnn.session.session import Session
+from actnn.torch.release import Known, release_input
 from actnn.torch.traced import symbolic, traced
 
 # in evaluation torch computes them by one fast kernel, unless they have hooks
@@ -157,10 +158,17 @@ class Closes:
 
     def __init__(self, door: Door) -> None:
         self.door = door
+        self.known: Known = {}
 
     def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
         if not traced():
             self.door.leave(module)
+            if self.door.session.policy.overwrite:
+                release_input(module, arguments, Closes, self.known)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what is known is known of functions of this process
+        return self.__dict__ | {"known": {}}
 
 
 class Within:

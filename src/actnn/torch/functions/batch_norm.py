@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from actnn.operations.normalization import Normalizing, gradients
 from actnn.session.site import Site
+from actnn.torch.functions.gradients import owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, FLOATING
 
@@ -34,7 +36,8 @@ class BatchNormFunction(KeepingFunction):
         needed = ctx.needs_input_grad[:3]
         if not (needed[0] or needed[1]):
             return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None
-        return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=False), None
+        over = owned(ctx, grad, sys.getrefcount(grad))
+        return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=False, overwrites=over), None
 
 
 class RectifiedBatchNormFunction(KeepingFunction):
@@ -54,7 +57,8 @@ class RectifiedBatchNormFunction(KeepingFunction):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=True), None, None
+        over, needed = owned(ctx, grad, sys.getrefcount(grad)), ctx.needs_input_grad[:3]
+        return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=True, overwrites=over), None, None
 
 
 class Bypass:

@@ -15,6 +15,7 @@ from actnn.operations.kept import Kept
 from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
 from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
+from actnn.torch.functions.gradients import note_waiting, waiting_sum
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, NAMES
 
@@ -81,8 +82,8 @@ class Convolution:
         if key not in self.cut:
             bytes_each, (samples, elements) = x.element_size(), self.order.rows
             inputs, outputs = samples * elements, samples * self.outputs * math.prod(self.space)
-            working, weight = (inputs + outputs, self._weight_numbers) if self._on_host else (0, 0)
             decoded = inputs if backward else 0
+            working, weight = (inputs + outputs + decoded, self._weight_numbers) if self._on_host else (0, 0)
             sizes = (bytes_each * count for count in (decoded, working, weight))
             self.cut[key] = self.site.session.pieces(samples, *sizes)
         return self.cut[key]
@@ -180,8 +181,21 @@ class ConvolutionFunction(KeepingFunction):
             if len(parts) == 1:
                 grad_x = convolution.input_gradient(grad, weight)
             else:
-                grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
+                grad_x = ConvolutionFunction.input_gradient(ctx, grad, weight, parts)
         return grad_x, grad_weight, grad_bias, None, None
+
+    @staticmethod
+    def input_gradient(ctx: Any, grad: Tensor, weight: Tensor, parts: list[range]) -> Tensor | None:
+        """Return the gradient of the input, computed in parts; None where it was added to what another branch left."""
+        convolution: Convolution = ctx.convolution
+        total = waiting_sum(ctx, convolution.order.shape, grad.dtype)
+        if total is None:
+            grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
+            note_waiting(ctx, grad_x)
+            return grad_x
+        for part in parts:
+            samples_of(total, part).add_(convolution.input_gradient(samples_of(grad, part), weight))
+        return None
 
 
 class LinearFunction(KeepingFunction):
@@ -191,7 +205,9 @@ class LinearFunction(KeepingFunction):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site) -> Tensor:
         ctx.site = site
         save(ctx, weight, kept)
-        return F.linear(x, weight, bias)
+        y = F.linear(x, weight, bias)
+        # the matrix that torch makes of more axes would hold the memory too, and keep readers from overwriting it
+        return ARRAYS.over(y) if y._is_view() else y
 
     @staticmethod
     @first_order
@@ -245,13 +261,15 @@ def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
 
 def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
     """Return what ``compute`` makes of each part of a batch, as one tensor."""
-    first, *others = parts
-    result = compute(first)
-    whole = ARRAYS.unfilled(ARRAYS.order(result).of_samples(parts[-1].stop), NAMES[result.dtype], result)
-    samples_of(whole, first).copy_(result)
-    for part in others:
+    whole = None
+    for part in parts:
         result = compute(part)
+        if whole is None:
+            whole = ARRAYS.unfilled(ARRAYS.order(result).of_samples(parts[-1].stop), NAMES[result.dtype], result)
         samples_of(whole, part).copy_(result)
+        # before the next one is computed
+        del result
+    assert whole is not None
     return whole
 
 

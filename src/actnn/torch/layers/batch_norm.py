@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from actnn.operations.normalization import batch_norm
 from actnn.session.tensors import check_floating
 from actnn.torch.functions.batch_norm import FixedBatchNormFunction, Processes, Running, normalized
 from actnn.torch.layers.base import Compressed
+from actnn.torch.readers import overwrites
 from actnn.torch.tensors import ARRAYS
 
 
@@ -43,11 +45,14 @@ class CompressedBatchNorm(Compressed):
             return self.plainly(input)
         if not self.training:
             return self.fixed(input)
+        # before anything else holds the input
+        over = overwrites(self, input, sys.getrefcount(input))
         running = self.running()
         y: Tensor | None = batch_norm(
             *(ARRAYS, input, None, self.site, self.eps, running, processes, self.exact, normalized),
             self.weight_and_bias(),
             self.check_joined if processes is not None else self.check_input,
+            over,
         )
         if y is None:
             return self.plainly(input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -11,17 +12,21 @@ from actnn.model.door import DECLINED, OwnSite
 from actnn.operations import row_normalization, smooth
 from actnn.torch.door import activations, attention, embedding, norms, pooling
 from actnn.torch.layers.base import Compressed
+from actnn.torch.readers import overwrites
 
 
 class FunctionalLayer(Compressed):
-    """A layer whose forward is one functional call."""
+    """A layer whose forward is one functional call; where that is a smooth function, it may overwrite its input."""
+
+    curved: ClassVar[bool] = False
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """Return what the plain layer returns."""
         first = arguments[0] if arguments else next(iter(options.values()))
         found = DECLINED
         if self.records(first):
-            found = self.sent(OwnSite(self.site, self.training), *arguments, **options)
+            over = self.curved and overwrites(self, first, sys.getrefcount(first), starred=True)
+            found = self.sent(OwnSite(self.site, self.training, over), *arguments, **options)
         return self.plain.forward(self, *arguments, **options) if found is DECLINED else found
 
     def sent(self, call: Any, *arguments: Any, **options: Any) -> Any:
@@ -62,7 +67,7 @@ class QGroupNorm(FunctionalLayer, nn.GroupNorm):
 class QGELU(FunctionalLayer, nn.GELU):
     """``nn.GELU`` that keeps a code of its input, or shares one."""
 
-    plain, extra = nn.GELU, smooth.EXTRA
+    plain, extra, curved = nn.GELU, smooth.EXTRA, True
 
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
@@ -82,7 +87,7 @@ class QSoftplus(FunctionalLayer, nn.Softplus):
 class QELU(FunctionalLayer, nn.ELU):
     """``nn.ELU`` that keeps a code of its input, or shares one."""
 
-    plain, extra = nn.ELU, smooth.EXTRA
+    plain, extra, curved = nn.ELU, smooth.EXTRA, True
 
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
@@ -92,7 +97,7 @@ class QELU(FunctionalLayer, nn.ELU):
 class SmoothLayer(FunctionalLayer):
     """A smooth function without options but that it may work in place."""
 
-    extra = smooth.EXTRA
+    extra, curved = smooth.EXTRA, True
     function: ClassVar[Any]
     inplace: bool
 
