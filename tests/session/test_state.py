@@ -36,6 +36,8 @@ NO_STATE = {
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
         *("plans", "_own_bits", "_family"),
+        # set again by the first call of the function
+        *("fixed", "parameter"),
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),
