@@ -38,8 +38,8 @@ NO_STATE = {
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
         *("plans", "_own_bits", "_family", "of_values", "of_rectified"),
-        # looked at anew where it is not known
-        "noise",
+        # looked at anew where it is not known, or set again by the first call of the function
+        *("noise", "fixed", "parameter"),
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_unread", "_waiting"),
