@@ -209,7 +209,7 @@ def quantize_cubic(
     if layout.family.unit:
         places = arrays.arange(0, layout.groups * GROUP, x).reshape(layout.groups, GROUP)
         unit = group_unit(arrays, x, arrays.cast(places < layout.elements, "float32"))
-    y = x * divide(1.0, reach_of(unit, x[..., :1]))
+    y = x * divide(1.0, reach_of(layout.family, unit, x[..., :1]))
     least, most = arrays.amin(y), arrays.amax(y)
     low, high = cubic_ends(arrays, least, most)
     stored = stored_scales(arrays, low, high, layout, MARGIN)
@@ -309,7 +309,7 @@ def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: An
         return u * u - step * step * TWELFTH if dithered else u * u
     half = step * 0.5
     mean = 1.0 - half * half if dithered else 0.0 * step + 1.0
-    return (u * (u * u + mean)) * reach_of(unit, step)
+    return (u * (u * u + mean)) * reach_of(layout.family, unit, step)
 
 
 def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
