@@ -229,9 +229,7 @@ def quantize_cubic(
     return stored, arrays.where(sound, words, nearest_zero)
 
 
-def cubic_words(
-    arrays: Arrays, y: Array, side: Array, scales: Array, negative: int, bits: int, noise: Array
-) -> Array:
+def cubic_words(arrays: Arrays, y: Array, side: Array, scales: Array, negative: int, bits: int, noise: Array) -> Array:
     """Return the words (S, G, E) of y: how many of the thresholds of words it exceeds, found bit by bit."""
     step = divide(scales[..., 1:], 2.0 * STEP * (2**bits - negative - 1))
     below = divide(scales[..., :1], 2.0 * STEP * (negative - 1)) if negative > 1 else 0.0 * step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actnn.format import GROUP, Family
 from actnn.kernels.contract import Array, Arrays
-from actnn.kernels.reference.numbers import bfloat16_scale, bfloat16_value, divide
+from actnn.kernels.reference.numbers import bfloat16_scale, bfloat16_value
 
 # up to where levels lie almost evenly: a number for normalised values, else so many units; twice as many where zero is
 # exact, since about half of the values are zero, and no level is for these

@@ -21,7 +21,15 @@ from actnn.kernels.triton.device.places import (
     tile,
     tile_channels,
 )
-from actnn.kernels.triton.device.values import base_at, decoded_at, decoded_tile, load_scales, mended, unbent, whole_steps
+from actnn.kernels.triton.device.values import (
+    base_at,
+    decoded_at,
+    decoded_tile,
+    load_scales,
+    mended,
+    unbent,
+    whole_steps,
+)
 from actnn.kernels.triton.device.words import store_code, store_key
 
 TWELFTH, SIXTH = tl.constexpr(1 / 12), tl.constexpr(1 / 6)

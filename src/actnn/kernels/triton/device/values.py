@@ -250,7 +250,5 @@ def decoded_at(code, n, e, here, groups, elements, bits, base, FORM: tl.constexp
     words = word_at(code, e, here, elements, base, bits, FORM)
     negative = negative_words(bits, FORM).to(tl.uint32)
     reach = reach_of(unit, FORM)
-    value = value_of(
-        words, r, first, below, step, 0.0 * second, mean_below, mean, reach, negative, FORM, False, False
-    )
+    value = value_of(words, r, first, below, step, 0.0 * second, mean_below, mean, reach, negative, FORM, False, False)
     return words, value
