@@ -193,7 +193,7 @@ def poisoned(arrays: Arrays, stored: Array, *values: Array) -> tuple[Array, Arra
 
     It is where its scales and these values (S, G, any number) are finite.
     """
-    finite = 1
+    finite: Array = 1
     for each in (bfloat16_value(arrays, stored), *values):
         finite = finite * arrays.amin(arrays.cast(arrays.isfinite(each), "int64"))
     sound = finite[..., None] == 1
