@@ -1,4 +1,4 @@
-"""Codes are what they always were: the bytes that an earlier version made, with companding and without, by their hashes."""
+"""Codes are what they always were, even ones and those along curves: bytes that are known by their hashes."""
 
 from __future__ import annotations
 
