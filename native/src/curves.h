@@ -14,9 +14,11 @@ namespace actnn {
 
 constexpr float TWELFTH = 0x1.555556p-4f;
 
-// Up to where levels lie almost evenly: a number for normalised values, else so many units.
+// Up to where levels lie almost evenly: a number for normalised values, else so many units; twice as many where zero is
+// exact, since about half of the values are zero, and no level is for these.
 constexpr float REACH = 2.0f;
 constexpr float UNITS_OF_REACH = 3.0f;
+constexpr float UNITS_ABOVE_ZERO = 6.0f;
 constexpr float MOST_BENT = 0x1p60f;    // what lies further out poisons its group: nothing decoded then overflows
 constexpr float LEAST_BENT = 0x1p-126f; // what lies on the positive side is at least that
 constexpr float MARGIN = 0x1p-18f;      // more than inverse_cubic can be off by, relatively
@@ -43,7 +45,11 @@ static inline float unit_of(float sum, int length) {
     return unit > 0 ? unit : 1.0f;
 }
 
-static inline float reach_of(const Words &words, float unit) { return words.unit ? unit * UNITS_OF_REACH : REACH; }
+static inline float reach_of(bool affine, bool has_unit, float unit) {
+    return has_unit ? unit * (affine ? UNITS_OF_REACH : UNITS_ABOVE_ZERO) : REACH;
+}
+
+static inline float reach_of(const Words &words, float unit) { return reach_of(words.affine(), words.unit, unit); }
 
 // The words of what is coded along a curve.
 static inline Words straight(Words words) {

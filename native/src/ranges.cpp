@@ -177,7 +177,7 @@ class RangesReader {
     void read_curved(const float *values, int64_t place, int length, Ranges &ranges) {
         const bool root = call_.curve == ACTNN_ROOT;
         const float unit = call_.unit ? unit_of(call_.groups.magnitudes(values, length), length) : 1.0f;
-        const float reach = call_.unit ? unit * UNITS_OF_REACH : REACH, factor = 1.0f / reach;
+        const float reach = reach_of(call_.affine(), call_.unit, unit), factor = 1.0f / reach;
         Range range = call_.groups.range(values, length, nullptr);
         ranges.finite = ranges.finite && range.finite && !(root && range.lowest < 0);
         const auto bent = [&](float x) { return root ? std::sqrt(x) : inverse_cubic(x * factor); };

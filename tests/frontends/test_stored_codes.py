@@ -1,4 +1,4 @@
-"""Codes without companding are what they always were: the bytes that an earlier version made, known by their hashes."""
+"""Codes are what they always were, even ones and those along curves: bytes that are known by their hashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parity_cases import SHARED, chain, codes_and_gradients, unit, whole_images
 
 STORED: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "fixtures" / "codes.json").read_text())
 NETWORKS = {network.__name__: network for network in (chain, unit)}
-WIDTHS_OF_LAYERS, WIDTHS_OF_NETWORKS = (2, 8), (1, 2, 4, 8)
+WIDTHS_OF_LAYERS, WIDTHS_OF_NETWORKS, CURVED_WIDTHS = (2, 8), (1, 2, 4, 8), (2, 4)
 
 
 def name_of(case: Case, bits: int) -> str:
@@ -42,7 +42,15 @@ def test_a_network_makes_the_stored_codes(framework, network: str, bits: int):
     check_stored(framework, model, whole_images(), f"{network}, {bits} bits")
 
 
+@pytest.mark.parametrize("bits", CURVED_WIDTHS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_makes_the_stored_codes_along_curves(framework, network: str, bits: int):
+    model = framework.compressed(NETWORKS[network](framework), bits, seed=5)
+    check_stored(framework, model, whole_images(), f"{network}, {bits} bits, curved")
+
+
 def test_all_that_is_stored_is_checked():
     checked = {name_of(case, bits) for case in SHARED for bits in WIDTHS_OF_LAYERS}
     checked |= {f"{network}, {bits} bits" for network in NETWORKS for bits in WIDTHS_OF_NETWORKS}
+    checked |= {f"{network}, {bits} bits, curved" for network in NETWORKS for bits in CURVED_WIDTHS}
     assert checked == STORED.keys()

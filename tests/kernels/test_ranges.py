@@ -56,10 +56,10 @@ def parameters(channels: Channels, extras: str) -> tuple[Channels | None, Normal
     )
 
 
-def companded(v):
+def companded(v, units=3):
     """Return values along the curve of their unit, and the squared slope of what they are decoded by."""
     unit = (np.array([np.abs(v).mean()], np.float32).view(np.uint32) + 0xFFFF & 0xFFFF0000).view(np.float32)[0]
-    return along_cubic(v, 3 * np.float64(unit))
+    return along_cubic(v, units * np.float64(unit))
 
 
 def along_cubic(v, reach):
@@ -71,7 +71,8 @@ def along_cubic(v, reach):
 
 BENT = {
     **dict.fromkeys(("affine", "zero_exact", "two_sided"), lambda v: (v, np.ones_like(v))),
-    **dict.fromkeys(("companded", "zero_exact_companded"), companded),
+    "companded": companded,
+    "zero_exact_companded": lambda v: companded(v, 6),
     **dict.fromkeys(("normalized", "two_sided_normalized"), lambda v: along_cubic(v, 2.0)),
     "root": lambda v: (np.sqrt(v), 4 * v),
 }

@@ -193,7 +193,7 @@ def poisoned(arrays: Arrays, stored: Array, *values: Array) -> tuple[Array, Arra
 
     It is where its scales and these values (S, G, any number) are finite.
     """
-    finite = 1
+    finite: Array = 1
     for each in (bfloat16_value(arrays, stored), *values):
         finite = finite * arrays.amin(arrays.cast(arrays.isfinite(each), "int64"))
     sound = finite[..., None] == 1
@@ -209,7 +209,7 @@ def quantize_cubic(
     if layout.family.unit:
         places = arrays.arange(0, layout.groups * GROUP, x).reshape(layout.groups, GROUP)
         unit = group_unit(arrays, x, arrays.cast(places < layout.elements, "float32"))
-    y = x * divide(1.0, reach_of(unit, x[..., :1]))
+    y = x * divide(1.0, reach_of(layout.family, unit, x[..., :1]))
     least, most = arrays.amin(y), arrays.amax(y)
     low, high = cubic_ends(arrays, least, most)
     stored = stored_scales(arrays, low, high, layout, MARGIN)
@@ -307,7 +307,7 @@ def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: An
         return u * u - step * step * TWELFTH if dithered else u * u
     half = step * 0.5
     mean = 1.0 - half * half if dithered else 0.0 * step + 1.0
-    return (u * (u * u + mean)) * reach_of(unit, step)
+    return (u * (u * u + mean)) * reach_of(layout.family, unit, step)
 
 
 def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:

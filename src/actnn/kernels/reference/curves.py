@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from actnn.format import GROUP
+from actnn.format import GROUP, Family
 from actnn.kernels.contract import Array, Arrays
 from actnn.kernels.reference.numbers import bfloat16_scale, bfloat16_value
 
-# up to where levels lie almost evenly: a number for normalised values, else so many units
+# up to where levels lie almost evenly: a number for normalised values, else so many units; twice as many where zero is
+# exact, since about half of the values are zero, and no level is for these
 REACH = 2.0
 UNITS_OF_REACH = 3.0
+UNITS_ABOVE_ZERO = 6.0
 # what lies further out poisons its group: nothing that is decoded then overflows
 MOST_BENT = 2.0**60
 # what lies on the positive side is at least that
@@ -43,9 +45,11 @@ def cubic_ends(arrays: Arrays, low: Array, high: Array) -> tuple[Array, Array]:
     return first - abs(first) * MARGIN, last + abs(last) * MARGIN
 
 
-def reach_of(unit: Array | None, like: Array) -> Array:
-    """Return the reach of groups, whose units are given or 1 throughout."""
-    return 0.0 * like + REACH if unit is None else unit * UNITS_OF_REACH
+def reach_of(family: Family, unit: Array | None, like: Array) -> Array:
+    """Return the reach of groups, whose units are given where they store any."""
+    if unit is None:
+        return 0.0 * like + REACH
+    return unit * (UNITS_OF_REACH if family.affine else UNITS_ABOVE_ZERO)
 
 
 def group_unit(arrays: Arrays, x: Array, inside: Array) -> Array:

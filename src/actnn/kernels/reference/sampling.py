@@ -70,7 +70,7 @@ def bent_ends(arrays: Arrays, x: Array, inside: Array, layout: AnyLayout) -> tup
         return ends, 0.0 * x + 1.0
     if layout.family.curve is Curve.ROOT:
         return arrays.sqrt(ends), 4.0 * x
-    reach = reach_of(group_unit(arrays, x, inside) if layout.family.unit else None, x[..., :1])
+    reach = reach_of(layout.family, group_unit(arrays, x, inside) if layout.family.unit else None, x[..., :1])
     factor = divide(1.0, reach)
     u = inverse_cubic(arrays, x * factor)
     slope = (u * u * 3.0 + 1.0) * reach

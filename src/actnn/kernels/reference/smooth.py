@@ -87,7 +87,7 @@ def along_curve(arrays: Arrays, u: Array, buffer: Array, piece: Piece) -> tuple[
     if layout.family.curve is Curve.ROOT:
         return u * u, 4.0 * (u * u), 0.0 * u + 2.0
     _, scales, noise = codes.decoded_piece(arrays, buffer, piece)
-    reach = reach_of(scales[..., -1] if layout.family.unit else None, scales[..., -1])
+    reach = reach_of(layout.family, scales[..., -1] if layout.family.unit else None, scales[..., -1])
     reach = codes.ungroup(reach + 0.0 * arrays.cast(noise, "float32"), layout.elements)
     square = u * u
     slope = (square * 3.0 + 1.0) * reach

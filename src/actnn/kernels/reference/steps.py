@@ -28,7 +28,7 @@ def group_steps(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
 def group_reaches(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
     """Return the reach (S, G) of each group along a cubic, in a code without sides."""
     scales = group_scales(arrays, buffer, layout)
-    return reach_of(scales[..., UNIT] if layout.family.unit else None, scales[..., RANGE])
+    return reach_of(layout.family, scales[..., UNIT] if layout.family.unit else None, scales[..., RANGE])
 
 
 def group_scales(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:

@@ -4,9 +4,11 @@ import triton
 import triton.language as tl
 
 from actnn.kernels.reference import curves
+from actnn.kernels.triton.device.kernel import AFFINE
 from actnn.kernels.triton.device.numbers import float_of, scale_up
 
 REACH, UNITS_OF_REACH = tl.constexpr(curves.REACH), tl.constexpr(curves.UNITS_OF_REACH)
+UNITS_ABOVE_ZERO = tl.constexpr(curves.UNITS_ABOVE_ZERO)
 MOST_BENT, LEAST_BENT = tl.constexpr(curves.MOST_BENT), tl.constexpr(curves.LEAST_BENT)
 CUBE_ROOT, MARGIN = tl.constexpr(curves.CUBE_ROOT), tl.constexpr(curves.MARGIN)
 TWELFTH = tl.constexpr(curves.TWELFTH)
@@ -35,7 +37,10 @@ def inverse_cubic(y):
 def reach_of(unit, FORM: tl.constexpr):
     """Return the reach of groups that have these units."""
     if FORM.unit:
-        return unit * UNITS_OF_REACH
+        if FORM.kind == AFFINE:
+            return unit * UNITS_OF_REACH
+        else:
+            return unit * UNITS_ABOVE_ZERO
     else:
         return tl.full(unit.shape, REACH, tl.float32)
 
