@@ -161,8 +161,7 @@ class Reading:
         """Tell the planner that a gradient which goes on from ``site`` to layers below is read from this activation.
 
         ``ratio`` times the noise of the activation, relative to its own square or the given one, is that of the
-        gradient, relative to the gradient's. Where a square is given, it is that of a loss's gradient, from which all
-        others come.
+        gradient, relative to the gradient's.
         """
         record, planner = self.record, site.session.planner
         if record is None or not planner.observing:
@@ -172,7 +171,7 @@ class Reading:
             whole = record.values if square is None else square
             return ratio / whole if whole > 0 else 0.0
 
-        planner.observe(Passing(record, site, OUTPUT, relative, square is not None))
+        planner.observe(Passing(record, site, OUTPUT, relative))
 
     @property
     def power(self) -> float:

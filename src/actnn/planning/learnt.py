@@ -31,6 +31,7 @@ class Learnt:
         self.handed_down: float | None = None
         self.passing: float | None = None
         self.depthwise = False
+        self.batch_norm = False
 
     def asked(self, family: Family) -> float:
         """Return the planes that the settings ask of a code of this family, on average."""
