@@ -12,9 +12,9 @@ noise in a code weighs. The squared gradient of a batch stands for S_r: in netwo
 third of it to three times as much in nearly all parameters.
 
 What a code hands to the gradients of layers below is told relative to these, ρ = V_r / S_r, and reaches all that come
-later in the backward (``reach``). In a branch it holds as it is. A normalisation is where a branch ends: what goes on from
-it meets the gradient that passed the branch by, and is as much of their sum as its square is. The square of the sum
-is known: it is that of the gradient which comes to the next map. Behind the last normalisation of all nothing
+later in the backward (``reach``). In a branch it holds as it is. A normalisation is where a branch ends: what goes on
+from it meets the gradient that passed the branch by, and is as much of their sum as its square is. The square of the
+sum is known: it is that of the gradient which comes to the next map. Behind the last normalisation of all nothing
 passed by, and its noise is in every gradient.
 """
 

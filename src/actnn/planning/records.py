@@ -36,8 +36,8 @@ class Felt(NamedTuple):
 
     The gradient is that of the weights of ``site``, or, with ``handed``, any that it hands noise down to; the amount is
     then relative to it. ``place`` counts what was felt in the order of the backward. ``energy`` is the square of the
-    gradient that came to a map, or, where a normalisation hands noise down, of the one that goes on from it; 0 where it is
-    not known.
+    gradient that came to a map, or, where a normalisation hands noise down, of the one that goes on from it; 0 where it
+    is not known.
     """
 
     columns: Floats
@@ -196,8 +196,8 @@ class Handing(Observation):
 class Passing:
     """What a code's noise does to a gradient that goes on to the layers below, relative to that gradient.
 
-    ``ratio`` returns the noise for each unit of energy in the columns of all samples together. ``left`` is where a kernel
-    wrote the square of the gradient, for a normalisation, behind which it may meet others.
+    ``ratio`` returns the noise for each unit of energy in the columns of all samples together. ``left`` is where a
+    kernel wrote the square of the gradient, for a normalisation, behind which it may meet others.
     """
 
     __slots__ = ("columns", "left", "ratio", "reader", "record")
