@@ -39,7 +39,7 @@ NO_STATE = {
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_pending", "_transfers"),
-        *("_batch_norms", "_measured"),
+        *("_batch_norms", "_measured", "_felt"),
     },
     "budget": {"_sizes"},
 }
@@ -47,7 +47,7 @@ STATE = {
     "session": {"seed", "sites", "planner", "_step", "_backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
-        *("handed_down", "energy", "passing"),
+        *("handed_down", "energy", "passing", "depthwise"),
     },
     "planner": {
         *("budget", "norms", "indices", "handed_down", "_observed", "_gradients", "_sound", "_steps", "_coding"),
