@@ -100,3 +100,16 @@ def test_a_small_gradient_is_not_drowned_for_the_sake_of_a_large_one(framework: 
     assert small.share is not None
     # for the variance of the sum alone, one would have the least width and the other four bits more
     assert abs(large.share[1] - small.share[1]) <= 2
+
+
+def first_token(model: Model, x):
+    return model.head(model.body(x)[:, 0])
+
+
+def test_a_gradient_that_a_single_token_has_is_seen(framework: Framework):
+    # a sample has so many groups that not all of an image's would be looked at
+    body, head = framework.layer("Linear", 32, 64), framework.layer("Linear", 64, CLASSES)
+    model = trained(framework, framework.wired(first_token, body=body, head=head), (4, 512, 32))
+    (reader,) = (site for site in coding(model) if site.name == "body")
+    assert reader.gradient is not None
+    assert reader.gradient > 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from actnn.format import AFFINE, Layout, Rounding
-from actnn.planning.caps import CAP, CHAIN, MOST_EXCESS, PRESSURE, weigh
+from actnn.planning.caps import BEYOND, CAP, MOST_EXCESS, PRESSURE, reach, weigh
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import noise_of_widths, rounding_factor
 from actnn.planning.records import BOTH_SIDES, NOTHING, Felt, Record
@@ -60,20 +60,87 @@ def test_far_beyond_the_cap_the_penalty_is_a_line():
     assert found[0] * CAP == pytest.approx(PRESSURE * MOST_EXCESS)
 
 
-def test_what_is_handed_down_weighs_as_a_typical_gradient_and_that_of_a_loss_as_the_whole():
+def at_map(name: str, place: int, energy: float = 0.0) -> Felt:
+    return Felt(BOTH_SIDES, 1.0, site(name), False, place, energy)
+
+
+def handed(name: str, place: int, energy: float = 0.0) -> Felt:
+    return Felt(BOTH_SIDES, 1.0, site(name), True, place, energy)
+
+
+def normalization(name: str, place: int, came: float, left: float) -> list[Felt]:
+    """Return what a normalisation feels and hands down, ``came`` being the square of the gradient that came to it."""
+    owner = site(name)
+    return [Felt(BOTH_SIDES, 1.0, owner, False, place, came), Felt(BOTH_SIDES, 1.0, owner, True, place + 1, left)]
+
+
+def reached(backward: list[Felt]) -> dict[tuple[str, str], float]:
+    """Return how much of what each hander hands down is left in each map; "" stands for all that lies below."""
+    maps = list(dict.fromkeys(felt.site for felt in backward if not felt.handed))
+    handers = list(dict.fromkeys(felt.site for felt in backward if felt.handed))
+    found = reach(backward, *({own: row for row, own in enumerate(some)} for some in (maps, handers)))
+    names = [own.name for own in maps] + [""]
+    return {
+        (hander.name, name): float(share)
+        for hander, row in zip(handers, found, strict=True)
+        for name, share in zip(names, row, strict=True)
+    }
+
+
+def test_what_is_handed_down_reaches_all_that_comes_later_and_nothing_before():
+    found = reached([handed("loss", 1), at_map("head", 2), handed("gelu", 3), at_map("stem", 4)])
+    assert found["loss", "head"] == found["loss", "stem"] == found["loss", ""] == 1.0
+    assert found["gelu", "head"] == 0.0
+    assert found["gelu", "stem"] == found["gelu", ""] == 1.0
+
+
+def test_noise_of_a_branch_thins_out_where_the_branch_joins_what_passed_it_by():
+    backward = [
+        *(handed("gelu", 1), at_map("fc1", 2, 5.0), *normalization("norm2", 3, 5.0, 1.0)),
+        *(at_map("proj", 5, 4.0), at_map("qkv", 6, 3.0), *normalization("norm1", 7, 3.0, 1.0)),
+        *(at_map("fc2 below", 9, 8.0), at_map("fc1 below", 10, 3.0)),
+    ]
+    found = reached(backward)
+    assert found["gelu", "fc1"] == found["gelu", "norm2"] == 1.0
+    # of the stream's square, 4 and then 8, the branch brought 1
+    assert found["gelu", "proj"] == found["gelu", "qkv"] == pytest.approx(1 / 4)
+    assert found["gelu", "fc2 below"] == found["gelu", "fc1 below"] == pytest.approx(1 / 8)
+
+
+def test_noise_of_a_last_norm_is_in_every_gradient():
+    backward = [
+        *(at_map("head", 1), *normalization("norm", 2, 5.0, 4.0), at_map("fc2", 4, 4.0)),
+        *(*normalization("norm2", 5, 3.0, 1.0), at_map("proj", 7, 5.0)),
+        *(*normalization("norm1", 8, 3.0, 1.0), at_map("stem", 10, 7.0)),
+    ]
+    found = reached(backward)
+    assert found["norm", "head"] == 0.0
+    assert found["norm", "fc2"] == found["norm", "proj"] == found["norm", "stem"] == found["norm", ""] == BEYOND
+
+
+def test_where_branches_join_before_norms_the_share_of_a_branch_counts():
+    backward = [
+        *(at_map("head", 1), *normalization("norm2", 2, 8.0, 6.0), at_map("fc2", 4, 6.0), handed("gelu", 5)),
+        *(at_map("fc1", 6, 2.0), *normalization("norm1", 7, 8.0, 5.0), at_map("proj", 9, 5.0)),
+    ]
+    found = reached(backward)
+    assert found["gelu", "fc1"] == 1.0
+    # of 8 that came to the norm, 6 passed the branch by
+    assert found["gelu", "proj"] == pytest.approx(1 / 4)
+    assert found["norm2", "proj"] == 1.0
+
+
+def test_what_is_handed_down_weighs_as_much_as_all_that_it_reaches():
     maps = [site(str(index)) for index in range(3)]
     energies = dict(zip(maps, (1.0, 2.0, 97.0), strict=True))
-    hander, loss = site("gelu"), site("loss")
     # so little that the penalty is nothing beside it
     little = 1e-12
-    records = [
-        record(hander, Felt(BOTH_SIDES, little, hander, handed=True)),
-        record(loss, Felt(BOTH_SIDES, little, loss, handed=True, loss=True)),
-    ]
-    weigh(records, energies, FACTOR)
-    of_hander, of_loss = (float(each.weights[1]) / little for each in records)
-    assert of_hander == pytest.approx(CHAIN * 2.0)
-    assert of_loss == pytest.approx(100.0)
+    felt = [Felt(BOTH_SIDES, little, own, False, 2 * place) for place, own in enumerate(maps)]
+    hander = site("gelu")
+    made = record(hander, Felt(BOTH_SIDES, little, hander, True, 1))
+    weigh([record(site("code"), *felt), made], energies, FACTOR)
+    # the second and the third map, and one like the median for what lies below
+    assert float(made.weights[1]) / little == pytest.approx(2.0 + 97.0 + 2.0)
 
 
 def test_codes_that_feed_one_gradient_share_its_cap():
@@ -96,4 +163,4 @@ def test_where_nothing_learns_but_what_is_handed_down_it_counts_all_the_same():
     hander = site("gelu")
     made = record(hander, Felt(BOTH_SIDES, 1.0, hander, handed=True))
     weigh([made], {}, FACTOR)
-    assert float(made.weights[1]) >= CHAIN
+    assert float(made.weights[1]) >= 1.0

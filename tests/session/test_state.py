@@ -43,7 +43,7 @@ NO_STATE = {
     },
     "planner": {
         *("policy", "statistics", "epoch", "active", "observing", "_predictions", "_unread", "_waiting"),
-        *("_batch_norms", "_placed_norms"),
+        *("_batch_norms", "_placed_norms", "_felt"),
     },
     "budget": {"_sizes"},
 }
@@ -51,7 +51,7 @@ STATE = {
     "session": {"seed", "sites", "planner", "step", "backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
-        *("handed_down", "energy", "passing"),
+        *("handed_down", "energy", "passing", "depthwise"),
     },
     "planner": {
         *("budget", "norms", "indices", "handed_down", "_observed", "_gradients", "_sound", "_steps", "_coding"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from actnn import kernels
 from actnn.errors import UnsupportedError
-from actnn.format import Family, Part
+from actnn.format import AFFINE, Family, Part
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, Channels, OutputAffine, Span
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Passing, Record
@@ -166,8 +166,7 @@ class Reading:
         """Tell the planner that a gradient which goes on from ``site`` to layers below is read from this activation.
 
         ``ratio`` times the noise of the activation, relative to its own square or the given one, is that of the
-        gradient, relative to the gradient's. Where a square is given, it is that of a loss's gradient, from which all
-        others come.
+        gradient, relative to the gradient's.
         """
         record, planner = self.record, site.session.planner
         if record is None or not planner.observing:
@@ -178,7 +177,7 @@ class Reading:
             felt = ratio if isinstance(ratio, float) else ratio()
             return felt / whole if whole > 0 else 0.0
 
-        planner.observe(Passing(record, site, OUTPUT, relative, square is not None))
+        planner.observe(Passing(record, site, OUTPUT, relative))
 
     @property
     def power(self) -> float:
@@ -279,7 +278,9 @@ def encode(
 
     ``exact_bytes`` are what exact training would keep for it, where nobody has counted that yet.
     """
-    plan = code_plan(tensors, site, x, form, family or site.of_values)
+    # within a group of an image or of other data values lie evenly: levels along a curve would add to the noise
+    family = family or (site.of_values if tensors.recorded(x) else AFFINE)
+    plan = code_plan(tensors, site, x, form, family)
     if not plan.smaller:
         site.session.check_open()
         return None

@@ -237,7 +237,7 @@ class Planner:
         self._note(seen.record)
         left = 0.0 if seen.left is None else float(seen.left.values.sum())
         self._felt += 1
-        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, True, seen.loss, self._felt, left))
+        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, True, self._felt, left))
 
     def _note(self, record: Record) -> None:
         """Let a code be one of those that share the budget."""
@@ -266,7 +266,7 @@ class Planner:
         for felt_by, share in ((reader, coefficient), (reader.below, below)):
             if felt_by is not None and share:
                 energy = float(energies.sum()) if felt_by is reader else 0.0
-                record.felt.append(Felt(seen.columns, share * mean, felt_by, False, False, self._felt, energy))
+                record.felt.append(Felt(seen.columns, share * mean, felt_by, False, self._felt, energy))
         total, count = self._gradients.get(reader, (0.0, 0))
         self._gradients[reader] = total + mean, count + 1
         if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:

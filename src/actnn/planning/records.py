@@ -35,16 +35,15 @@ class Felt(NamedTuple):
     """Noise that one gradient felt of a code: ``amount`` for each unit of energy in some of the code's columns.
 
     The gradient is that of the weights of ``site``, or, with ``handed``, any that it hands noise down to; the amount is
-    then relative to it. With ``loss`` that is where all gradients come from. ``place`` counts what was felt in the order
-    of the backward. ``energy`` is the square of the gradient that came to a map, or, where a normalisation hands noise
-    down, of the one that goes on from it; 0 where it is not known.
+    then relative to it. ``place`` counts what was felt in the order of the backward. ``energy`` is the square of the
+    gradient that came to a map, or, where a normalisation hands noise down, of the one that goes on from it; 0 where it
+    is not known.
     """
 
     columns: Floats
     amount: float
     site: Learnt
     handed: bool
-    loss: bool = False
     place: int = 0
     energy: float = 0.0
 
@@ -109,8 +108,9 @@ class Record:
         record._ranges, record.weights = known(state["ranges"]), known(state["weights"])
         record.relative, record.observed = [known(each) for each in state["relative"]], True
         # states once did not tell what single gradients felt, nor in which order
-        for columns, amount, site, *others in state.get("felt", ()):
-            record.felt.append(Felt(np.array(columns), amount, sites[site], *others))
+        for columns, amount, site, handed, *order in state.get("felt", ()):
+            place, energy = order if len(order) == 2 else (0, 0.0)
+            record.felt.append(Felt(np.array(columns), amount, sites[site], handed, place, energy))
         return record
 
     def __getstate__(self) -> dict[str, Any]:
@@ -217,24 +217,16 @@ class Handing(Observation):
 class Passing:
     """What a code's noise does to a gradient that goes on to the layers below, relative to that gradient.
 
-    ``ratio`` returns the noise for each unit of energy in the columns of all samples together. ``loss`` tells that all
-    gradients come from this one. ``left`` is where a kernel wrote the square of the gradient, for a normalisation, behind
-    which it may meet others.
+    ``ratio`` returns the noise for each unit of energy in the columns of all samples together. ``left`` is where a
+    kernel wrote the square of the gradient, for a normalisation, behind which it may meet others.
     """
 
-    __slots__ = ("columns", "left", "loss", "ratio", "reader", "record")
+    __slots__ = ("columns", "left", "ratio", "reader", "record")
 
     def __init__(
-        self,
-        record: Record,
-        reader: Learnt,
-        columns: Floats,
-        ratio: Callable[[], float],
-        loss: bool = False,
-        left: Span | None = None,
+        self, record: Record, reader: Learnt, columns: Floats, ratio: Callable[[], float], left: Span | None = None
     ) -> None:
-        self.record, self.reader, self.columns, self.ratio, self.loss = record, reader, columns, ratio, loss
-        self.left = left
+        self.record, self.reader, self.columns, self.ratio, self.left = record, reader, columns, ratio, left
 
 
 def of_equal_samples(records: Sequence[Record]) -> list[list[int]]:
