@@ -90,12 +90,8 @@ def test_torchrun_starts_a_run_anew_of_which_a_process_is_killed_and_it_ends_wit
         "small_classifiers:that_is_killed",
         "--out",
     ]
-    # on a busy machine gloo now and then lets two processes that were started anew wait for each other's connection
-    for out in (tmp_path / "parts", tmp_path / "again"):
-        if run([*launch, *train, str(out)]):
-            break
-    else:
-        pytest.fail("torchrun did not end twice")
+    out = tmp_path / "parts"
+    assert run([*launch, *train, str(out)]), "torchrun did not end"
     assert losses(out) == losses(runs / "whole")
     whole, parts = weights(runs / "whole"), weights(out)
     for name in whole:
