@@ -21,19 +21,27 @@ SUPPORT = Path(__file__).parents[1] / "support"
 TINY = ["--data", "digits", "--images", "70", "--batch", "15", "--epochs", "2", "--log-every", "1", "--threads", "1"]
 TINY += ["--rate", "0.05", "--checkpoint-every", "1"]
 # to start two processes, twice where one is killed, on a machine that has other things to do
-LONGEST = 300
+LONGEST = 150
 EIGHT_BITS = ["--level", "L2", "--bits", "8"]
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch knows no processes")
 
 
-def run(command: list[str]) -> None:
-    """Run a program that trains in two processes; raise where it fails."""
+def run(command: list[str]) -> bool:
+    """Run a program that trains in two processes; raise where it fails, and tell whether it ended at all."""
     paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [sys.executable, *command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([sys.executable, *command], env=environment, **pipes) as process:
+        try:
+            said, _ = process.communicate(timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            # torchrun then ends the processes that it started
+            process.terminate()
+            process.communicate()
+            return False
+    assert process.returncode == 0, said
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +53,8 @@ def runs(tmp_path_factory) -> Path:
         patch.syspath_prepend(SUPPORT)
         assert cli.main(["train", *model, *EIGHT_BITS, "--out", str(folder / "one")]) == 0
     cases = {way: [*model, *EIGHT_BITS, "--parallel", way] for way in WAYS} | {"whole": model}
-    run([trained_together.__file__, str(folder), *(f"{name}={json.dumps(given)}" for name, given in cases.items())])
+    given = [f"{name}={json.dumps(arguments)}" for name, arguments in cases.items()]
+    assert run([trained_together.__file__, str(folder), *given]), "the processes did not end"
     return folder
 
 
@@ -71,6 +80,8 @@ def test_two_processes_learn_as_one_does(way, runs):
 def test_torchrun_starts_a_run_anew_of_which_a_process_is_killed_and_it_ends_with_the_same_weights(runs, tmp_path):
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"]
     train = [
+        "--max-restarts",
+        "1",
         "-m",
         "actnn",
         "train",
@@ -78,11 +89,11 @@ def test_torchrun_starts_a_run_anew_of_which_a_process_is_killed_and_it_ends_wit
         "--model",
         "small_classifiers:that_is_killed",
         "--out",
-        str(tmp_path / "parts"),
     ]
-    run([*launch, "--max-restarts", "1", *train])
-    whole, parts = weights(runs / "whole"), weights(tmp_path / "parts")
-    assert losses(tmp_path / "parts") == losses(runs / "whole")
+    out = tmp_path / "parts"
+    assert run([*launch, *train, str(out)]), "torchrun did not end"
+    assert losses(out) == losses(runs / "whole")
+    whole, parts = weights(runs / "whole"), weights(out)
     for name in whole:
         assert torch.equal(parts[name], whole[name])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -73,4 +74,7 @@ def main(folder: Path, runs: list[str]) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    # whoever ends this process ends those that it forked
+    os.setsid()
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -106,7 +106,12 @@ def joined(way: str | None, environment: Mapping[str, str] = os.environ) -> Iter
     if not distributed.is_available():
         raise UnsupportedError("this build of torch knows no processes: train with one, without torchrun.")
     # data and models of this command are on the host
-    distributed.init_process_group("gloo", timeout=PATIENCE)
+    # documented, though no type checker finds them
+    documented: Any = distributed
+    store, number, _ = next(iter(documented.rendezvous("env://")))
+    # torchrun keeps its store: a process that is started anew must not find there where a killed one listened
+    store = documented.PrefixStore(f"start {environment.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    distributed.init_process_group("gloo", store=store, rank=number, world_size=count, timeout=PATIENCE)
     try:
         yield Processes(distributed.get_rank(), count, way or DDP)
     finally:
