@@ -77,8 +77,8 @@ def batch_norm(
     ``order`` says where the channels are, where the tensor does not tell itself. ``exact`` normalises by a given mean
     and variance. ``apply`` calls ``Normalizing.normalize`` with the ``parameters`` gamma and beta, recorded by
     autograd, and returns the output and, where an in-place ReLU may come, a shorter way for its gradient. ``check``
-    raises an error for a tensor that the layer does not take; it sees the first of each form. With ``overwrites`` nobody
-    else will read ``x``.
+    raises an error for a tensor that the layer does not take; it sees the first of each form. With ``overwrites``
+    nobody else will read ``x``.
     """
     session, form = site.session, tensors.form(x)
     plan = code_plan(tensors, site, x, form, site.family(), order, families.of_normalized, check)
