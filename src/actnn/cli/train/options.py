@@ -84,8 +84,8 @@ def add_data(parser: Parser) -> None:
         type=images,
         default="digits",
         help="digits, fashion-mnist, idx:FOLDER with IDX files, or a folder with a sub-folder for each class, "
-        "or with such folders in train and val (default: digits); of other tasks masks:FOLDER, voc:FOLDER, coco:FOLDER, "
-        "text:PATH or tsv:FOLDER",
+        "or with such folders in train and val (default: digits); of other tasks masks:FOLDER, voc:FOLDER, "
+        "coco:FOLDER, text:PATH or tsv:FOLDER",
     )
     group.add_argument("--data-dir", metavar="FOLDER", default=None, help="where the files of fashion-mnist lie")
     group.add_argument(
