@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actnn.bench.drawing import EXACT_COLOUR, STYLES, save
+from actnn.bench.tables import model_of
 from actnn.measuring.records import Record
 from actnn.workloads.task import CHECKPOINT, EXACT
 
@@ -27,8 +28,10 @@ def picture(records: Sequence[Record], paths: Sequence[Path]) -> None:
     for record in records:
         # records of an earlier form name their contestants otherwise
         if ALLOCATOR in record and record["contestant"] in STYLES:
-            place = (record["model"], record["batch"], record["size"])
+            place = (model_of(record), record["batch"], record["size"])
             newest.setdefault(place, {})[words_of(record)] = record
+    # a single contestant has nobody to be compared with
+    newest = {place: found for place, found in newest.items() if len(found) > 1}
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(AMOUNTS), len(newest), squeeze=False)
