@@ -99,6 +99,23 @@ def test_a_missing_library_of_metrics_is_named_with_what_installs_it(tmp_path, c
     assert "pip install 'actnn[tasks]'" in capsys.readouterr().err
 
 
+def test_a_pretrained_model_in_a_folder_is_fine_tuned_with_its_own_words(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torchmetrics")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "of", "days"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    given = ["train", "--task", "text", "--data", f"tsv:{write_table(tmp_path / 'data')}", "--size", "10"]
+    given += ["--model", f"pretrained:{folder}", "--optimizer", "adamw", "--rate", "0.01", "--epochs", "4"]
+    assert main([*given, "--batch", "8", "--threads", "1", "--out", str(tmp_path / "run")]) == 0
+    losses = [event["loss"] for event in events(tmp_path / "run", "epoch")]
+    assert losses[-1] < losses[0]
+
+
 @pytest.mark.parametrize("name", ["dilation8_small", "fpn", "fcn_hrnet_w18"])
 def test_a_network_for_segmentation_gives_a_score_of_every_pixel(name):
     torch.manual_seed(0)

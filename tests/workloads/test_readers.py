@@ -63,6 +63,13 @@ def test_boxes_of_voc_without_lists_of_parts_are_divided(tmp_path):
     assert (data.train.image_count, data.test.image_count) == (8, 2)
 
 
+def test_a_list_of_voc_that_names_an_image_without_annotation_is_refused(tmp_path):
+    write_voc(tmp_path)
+    (tmp_path / "ImageSets" / "Main" / "test.txt").write_text("99\n")
+    with pytest.raises(DataError, match="names '99'"):
+        voc_folder(tmp_path, 16, seed=None)
+
+
 def test_boxes_are_mirrored_with_their_images(tmp_path):
     plain = voc_folder(write_voc(tmp_path), 32, seed=None).train.batch(torch.arange(4), 0)
     images, wanted = voc_folder(tmp_path, 32, seed=1).train.batch(torch.arange(4), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,7 +10,9 @@ from actnn.workloads.datasets import DataError, DataSet
 from actnn.workloads.readers.boxes import Annotated, boxed
 from actnn.workloads.readers.pictures import by_stem
 
-ANNOTATIONS, IMAGES, PARTS = "Annotations", "JPEGImages", "ImageSets/Main"
+ANNOTATIONS, IMAGES = "Annotations", "JPEGImages"
+# where lists of parts may lie
+PARTS = ("ImageSets/Main", "ImageSets")
 TESTS = ("test", "val")
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
@@ -29,17 +32,18 @@ def voc_folder(folder: Path, size: int, seed: int | None) -> DataSet:
         stem: Annotated.of(images[stem], [box for _, box in found], [numbers[name] for name, _ in found], sides)
         for stem, (sides, found) in parsed.items()
     }
-    learnt = part_of(folder, ["train"], list(every))
-    tested = part_of(folder, [name for name in TESTS if (folder / PARTS / f"{name}.txt").is_file()][:1], [])
+    learnt, tested = part_of(folder, ("train",), list(every)), part_of(folder, TESTS, [])
+    if strange := [stem for stem in (*learnt, *tested) if stem not in every]:
+        raise DataError(f"a list of {folder} names {strange[0]!r}, of which there is no annotation.")
     return boxed([every[stem] for stem in learnt], [every[stem] for stem in tested], len(names), size, seed)
 
 
-def part_of(folder: Path, names: list[str], default: list[str]) -> list[str]:
-    """Return the images of a part, or others where nothing lists it."""
-    lists = [folder / PARTS / f"{name}.txt" for name in names]
-    if not lists or not lists[0].is_file():
-        return default
-    return [line.split()[0] for line in lists[0].read_text().splitlines() if line.strip()]
+def part_of(folder: Path, names: Sequence[str], default: list[str]) -> list[str]:
+    """Return the images of the first part that a list names, or others where there is none."""
+    for path in (folder / place / f"{name}.txt" for name in names for place in PARTS):
+        if path.is_file():
+            return [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+    return default
 
 
 def objects_of(path: Path) -> tuple[tuple[int, int], list[tuple[str, list[float]]]]:
