@@ -17,7 +17,7 @@ export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint test-native test-python test-triton test-aarch64 native wheels results format clean
+.PHONY: demo test lint test-native test-python test-triton test-aarch64 native wheels docs works-with results format clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python -m actnn demo
@@ -36,7 +36,7 @@ test-native: $(VENV)/test-installed
 	ctest --test-dir build/sanitize --output-on-failure
 
 test-python: $(VENV)/test-installed
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 # All that `make test` tries a share of: kernels of accelerators, interpreted and compiled; takes half an hour.
 test-triton: $(VENV)/test-installed
@@ -59,11 +59,19 @@ test-aarch64: $(VENV)/build-tools
 	cmake -S . -B build/aarch64 -G Ninja --log-level=WARNING -DCMAKE_TOOLCHAIN_FILE=tools/aarch64.cmake \
 	    -DACTNN_BUILD_TESTS=ON -DACTNN_WERROR=ON
 	cmake --build build/aarch64
-	ctest --test-dir build/aarch64 --output-on-failure
+	OMP_WAIT_POLICY=passive ctest --test-dir build/aarch64 --output-on-failure
+
+# The documentation as a site, in build/site; every warning is an error.
+docs: $(VENV)/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Tries the guide's table of what works together, and writes it.
+works-with: $(VENV)/test-installed
+	$(BIN)/python -m pytest -m works_with --works-with docs/guide.md
 
 # Writes the committed records into the README's tables, and draws them.
 results: $(VENV)/test-installed
-	for file in README.md docs/results.md; do $(BIN)/python -m actnn bench tables --file $$file --results results; done
+	for file in README.md docs/results.md docs/beside.md docs/scaling.md; do $(BIN)/python -m actnn bench tables --file $$file --results results; done
 	$(BIN)/python -m actnn bench plots --results results
 
 format: $(VENV)/test-installed
@@ -91,6 +99,11 @@ $(VENV)/torch-installed: constraints.txt | $(VENV)/created
 $(VENV)/models-installed: tools/torchvision_on_host.py $(VENV)/torch-installed
 	$(PIP) torchvision timm transformers
 	$(BIN)/python tools/torchvision_on_host.py
+	touch $@
+
+# mkdocs reads docstrings from the sources, so that neither actnn nor a framework is installed
+$(VENV)/docs-installed: constraints.txt | $(VENV)/created
+	$(PIP) mkdocs-material "mkdocstrings[python]"
 	touch $@
 
 $(VENV)/demo-installed: EXTRAS = torch,demo

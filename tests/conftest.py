@@ -15,12 +15,44 @@ from actnn.measuring.memory import MALLOC_SETTINGS
 # helper modules are imported by name; this folder is not one that a framework's name could hide in
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+import works_with
+
 # equal runs on every machine, and no deadline: tests never measure time
 settings.register_profile("actnn", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("actnn")
 
+# what the tests of each row found out
+VERDICTS = pytest.StashKey[dict[str, str]]()
 # set in the process of a test that has one of its own
 OWN_PROCESS = "ACTNN_TEST_HAS_OWN_PROCESS"
+
+
+def pytest_addoption(parser):
+    """Add what writes the guide's table of what works together."""
+    parser.addoption("--works-with", type=Path, metavar="FILE", help="write the table of what works with what into it")
+
+
+# a hook of pytest's own, by its name
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Note what a test found out for a row of that table."""
+    report = (yield).get_result()
+    marks = list(item.iter_markers("works_with"))
+    if item.config.getoption("--works-with") is None or not marks:
+        return
+    verdicts = item.config.stash.setdefault(VERDICTS, {})
+    for mark in marks:
+        (name,) = mark.args
+        if report.failed:
+            verdicts[name] = works_with.FAILED
+        elif report.when == "call" and report.passed:
+            verdicts.setdefault(name, works_with.PASSED)
+
+
+def pytest_sessionfinish(session):
+    """Write that table where asked for."""
+    if (path := session.config.getoption("--works-with")) is not None:
+        works_with.write(path, session.config.stash.get(VERDICTS, {}))
 
 
 def pytest_configure(config):

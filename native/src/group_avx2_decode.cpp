@@ -4,6 +4,7 @@
 #include <array>
 
 #include "avx2.h"
+#include "curves.h"
 #include "planes.h"
 #include "scales.h"
 
@@ -33,8 +34,16 @@ template <int j> __m256i scaled_byte(__m256i bytes) {
 // What decoding yields: an affine code, a split code, or the positive part of a split code.
 enum class Reading { AFFINE, WHOLE, POSITIVE };
 
-template <int bits, Reading reading, bool dithered>
-void dequantize(const Words &words, const Scales &scales, GroupKey key, const uint8_t *planes, float *out) {
+// The value of what is coded along a cubic.
+__m256 unbent(__m256 u, __m256 mean, __m256 reach) {
+    return _mm256_mul_ps(_mm256_mul_ps(u, _mm256_add_ps(_mm256_mul_ps(u, u), mean)), reach);
+}
+
+template <int bits, Reading reading, bool dithered, bool cubic>
+void dequantize(const Words &words, const Scales &scales, const Unbending &unbending, GroupKey key,
+                const uint8_t *planes, float *out) {
+    const __m256 mean_above = _mm256_set1_ps(unbending.above), mean_below = _mm256_set1_ps(unbending.below);
+    const __m256 reach = _mm256_set1_ps(unbending.reach);
     const __m256 zero = _mm256_set1_ps(scales.first);
     const __m256 nothing = _mm256_set1_ps(0.0f * scales.second);
     const __m256 above = _mm256_set1_ps(step_of(words.positive(), scales.second, scales.second));
@@ -72,13 +81,17 @@ void dequantize(const Words &words, const Scales &scales, GroupKey key, const ui
             // a blend looks at the highest bit of a lane only
             const __m256 side = _mm256_castsi256_ps(_mm256_slli_epi32(negative, 24 - 8 * vector));
             __m256 x;
+            __m256 mean = mean_above;
             if constexpr (reading == Reading::AFFINE) {
                 x = _mm256_add_ps(zero, _mm256_mul_ps(twice, above));
             } else if constexpr (reading == Reading::WHOLE) {
                 x = _mm256_mul_ps(twice, _mm256_blendv_ps(above, below, side));
+                if constexpr (cubic) mean = _mm256_blendv_ps(mean, mean_below, side);
             } else {
-                x = _mm256_blendv_ps(_mm256_mul_ps(twice, above), nothing, side);
+                x = _mm256_mul_ps(twice, above);
             }
+            if constexpr (cubic) x = unbent(x, mean, reach);
+            if constexpr (reading == Reading::POSITIVE) x = _mm256_blendv_ps(x, nothing, side);
             _mm256_storeu_ps(out + block * BLOCK + vector * LANES, x);
         }
     }
@@ -117,9 +130,11 @@ template <int bits> inline void spread_words(const uint8_t *planes, uint32_t *ou
 }
 
 // As dequantize, for words that fit the eight lanes of a table: 1 to 3 bits.
-template <int bits, Reading reading, bool dithered>
-void dequantize_by_table(const Words &words, const Scales &scales, GroupKey key, const uint8_t *planes, float *out) {
+template <int bits, Reading reading, bool dithered, bool cubic>
+void dequantize_by_table(const Words &words, const Scales &scales, const Unbending &unbending, GroupKey key,
+                         const uint8_t *planes, float *out) {
     static_assert(1 << bits <= LANES);
+    const __m256 reach = _mm256_set1_ps(unbending.reach);
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i first_positive = _mm256_set1_epi32(words.negative);
     const __m256i negative = _mm256_cmpgt_epi32(first_positive, lane);
@@ -138,8 +153,15 @@ void dequantize_by_table(const Words &words, const Scales &scales, GroupKey key,
         twice = _mm256_blendv_ps(twice, _mm256_set1_ps(131072), _mm256_castsi256_ps(negative));
         step = _mm256_blendv_ps(step, _mm256_set1_ps(0.0f * scales.second), _mm256_castsi256_ps(negative));
     }
+    __m256 mean = _mm256_set1_ps(unbending.above);
+    if constexpr (reading != Reading::AFFINE) {
+        // nothing has the sign of zero, whatever the steps
+        const float below = reading == Reading::WHOLE ? unbending.below : 1.0f;
+        mean = _mm256_blendv_ps(mean, _mm256_set1_ps(below), _mm256_castsi256_ps(negative));
+    }
     __m256 value = _mm256_mul_ps(twice, step);
     if constexpr (reading == Reading::AFFINE) value = _mm256_add_ps(zero, value);
+    if constexpr (cubic) value = unbent(value, mean, reach);
 
     uint32_t spread[GROUP / LANES];
     spread_words<bits>(planes, spread);
@@ -158,6 +180,9 @@ void dequantize_by_table(const Words &words, const Scales &scales, GroupKey key,
             } else {
                 x = _mm256_mul_ps(x, _mm256_permutevar8x32_ps(step, word));
             }
+            if constexpr (cubic) {
+                x = unbent(x, reading == Reading::AFFINE ? mean : _mm256_permutevar8x32_ps(mean, word), reach);
+            }
         }
         _mm256_storeu_ps(out + vector * LANES, x);
     };
@@ -170,40 +195,44 @@ void dequantize_by_table(const Words &words, const Scales &scales, GroupKey key,
     }
 }
 
-template <int bits, Reading reading, bool dithered>
-void decode_rounded(const Words &words, const Scales &scales, GroupKey key, const uint8_t *planes, float *out) {
+template <int bits, Reading reading, bool dithered, bool cubic>
+void decode_rounded(const Words &words, const Scales &scales, const Unbending &unbending, GroupKey key,
+                    const uint8_t *planes, float *out) {
     if constexpr (bits <= 3) {
-        dequantize_by_table<bits, reading, dithered>(words, scales, key, planes, out);
+        dequantize_by_table<bits, reading, dithered, cubic>(words, scales, unbending, key, planes, out);
     } else {
-        dequantize<bits, reading, dithered>(words, scales, key, planes, out);
+        dequantize<bits, reading, dithered, cubic>(words, scales, unbending, key, planes, out);
     }
 }
 
-template <int bits, Reading reading>
-void decode_full(const Words &words, GroupKey key, const uint8_t *scales, const uint8_t *planes, float *out) {
-    const Scales group = read_scales(words, scales);
-    if (words.rounding == ACTNN_DITHER) {
-        decode_rounded<bits, reading, true>(words, group, key, planes, out);
-    } else {
-        decode_rounded<bits, reading, false>(words, group, key, planes, out);
-    }
+template <int bits, Reading reading, bool cubic>
+void decode_full(const Words &words, GroupKey key, const uint8_t *stored, const uint8_t *planes, float *out) {
+    const Scales scales = read_scales(straight(words), stored);
+    const Unbending unbending = cubic ? unbending_of(words, stored) : Unbending{};
+    const auto read = words.rounding == ACTNN_DITHER ? decode_rounded<bits, reading, true, cubic>
+                                                     : decode_rounded<bits, reading, false, cubic>;
+    read(words, scales, unbending, key, planes, out);
 }
 
 using DecodeFull = void (*)(const Words &, GroupKey, const uint8_t *, const uint8_t *, float *);
 
-template <Reading reading, int... k>
+template <Reading reading, bool cubic, int... k>
 constexpr std::array<DecodeFull, MOST_BITS> decoders(std::integer_sequence<int, k...>) {
-    return {decode_full<k + 1, reading>...};
+    return {decode_full<k + 1, reading, cubic>...};
+}
+
+template <bool cubic> DecodeFull decoder_of(const Words &words, int part) {
+    static constexpr auto affine = decoders<Reading::AFFINE, cubic>(WIDTHS);
+    static constexpr auto whole = decoders<Reading::WHOLE, cubic>(WIDTHS);
+    static constexpr auto positive = decoders<Reading::POSITIVE, cubic>(WIDTHS);
+    return (words.affine() ? affine : part == ACTNN_POSITIVE ? positive : whole)[words.bits - 1];
 }
 
 } // namespace
 
 void decode_straight(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes,
                      int length, float *out) {
-    static constexpr auto affine = decoders<Reading::AFFINE>(WIDTHS);
-    static constexpr auto whole = decoders<Reading::WHOLE>(WIDTHS);
-    static constexpr auto positive = decoders<Reading::POSITIVE>(WIDTHS);
-    const DecodeFull full = (words.affine() ? affine : part == ACTNN_POSITIVE ? positive : whole)[words.bits - 1];
+    const DecodeFull full = words.curve == ACTNN_CUBIC ? decoder_of<true>(words, part) : decoder_of<false>(words, part);
     if (length == GROUP) {
         full(words, key, scales, planes, out);
         return;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "avx2.h"
+#include "curves.h"
 #include "planes.h"
 #include "scales.h"
 
@@ -11,27 +12,6 @@ namespace actnn::avx2 {
 namespace {
 
 void store_word(int word, uint8_t *bytes) { std::memcpy(bytes, &word, sizeof word); }
-
-// lowest = min(0, values), highest = max(0, values): all that the scales of a split code depend on.
-Extremes split_extremes(const float *values) {
-    SplitExtremes halves[2];
-    for (int i = 0; i < GROUP; i += 2 * LANES) {
-        halves[0].add(_mm256_loadu_ps(values + i));
-        halves[1].add(_mm256_loadu_ps(values + i + LANES));
-    }
-    halves[0].join(halves[1]);
-    return halves[0].extremes();
-}
-
-Extremes affine_extremes(const float *values) {
-    AffineExtremes halves[2];
-    for (int i = 0; i < GROUP; i += 2 * LANES) {
-        halves[0].add(_mm256_loadu_ps(values + i));
-        halves[1].add(_mm256_loadu_ps(values + i + LANES));
-    }
-    halves[0].join(halves[1]);
-    return halves[0].extremes();
-}
 
 // Where the side of an element comes from.
 enum class Side { NONE, SIGN, GIVEN };
@@ -127,30 +107,13 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, const floa
     }
 }
 
-// The planes of a poisoned group: N above the threshold and N - 1 below it.
-void poison(const Words &words, const uint8_t *mask, uint8_t *planes) {
-    for (int k = 0; k < words.bits; ++k) {
-        const int above = words.negative >> k & 1 ? 0xff : 0;
-        const int below = (words.negative - 1) >> k & 1 ? 0xff : 0;
-        for (int i = 0; i < PLANE_BYTES; ++i) {
-            planes[k * PLANE_BYTES + i] = static_cast<uint8_t>((mask[i] & above) | (~mask[i] & below));
-        }
-    }
-}
-
 template <int bits, Side side>
 void encode_full(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
                  const uint8_t *given, uint8_t *scales, uint8_t *planes) {
     const Scales group = scales_of(words, extremes);
     write_scales(words, group, scales);
     if (group.poisoned()) {
-        uint8_t mask[PLANE_BYTES];
-        if constexpr (side == Side::NONE) {
-            std::memset(planes, 0, static_cast<size_t>(bits) * PLANE_BYTES);
-        } else {
-            if (given == nullptr) encode_mask_full(values, mask);
-            poison(words, given ? given : mask, planes);
-        }
+        write_poison(words, values, given, planes);
     } else if (words.rounding == ACTNN_NEAREST) {
         quantize<bits, side, false>(words, group, key, values, ahead, given, planes);
     } else {
@@ -174,6 +137,44 @@ EncodeFull encoder_of(const Words &words, bool given) {
 
 } // namespace
 
+Extremes split_extremes(const float *values) {
+    SplitExtremes halves[2];
+    for (int i = 0; i < GROUP; i += 2 * LANES) {
+        halves[0].add(_mm256_loadu_ps(values + i));
+        halves[1].add(_mm256_loadu_ps(values + i + LANES));
+    }
+    halves[0].join(halves[1]);
+    return halves[0].extremes();
+}
+
+Extremes affine_extremes(const float *values) {
+    AffineExtremes halves[2];
+    for (int i = 0; i < GROUP; i += 2 * LANES) {
+        halves[0].add(_mm256_loadu_ps(values + i));
+        halves[1].add(_mm256_loadu_ps(values + i + LANES));
+    }
+    halves[0].join(halves[1]);
+    return halves[0].extremes();
+}
+
+// N above the threshold and N - 1 below it.
+void write_poison(const Words &words, const float *values, const uint8_t *side, uint8_t *planes) {
+    if (words.affine()) {
+        std::memset(planes, 0, static_cast<size_t>(words.bits) * PLANE_BYTES);
+        return;
+    }
+    uint8_t mask[PLANE_BYTES];
+    if (side == nullptr) encode_mask_full(values, mask);
+    const uint8_t *const sides = side ? side : mask;
+    for (int k = 0; k < words.bits; ++k) {
+        const int above = words.negative >> k & 1 ? 0xff : 0;
+        const int below = (words.negative - 1) >> k & 1 ? 0xff : 0;
+        for (int i = 0; i < PLANE_BYTES; ++i) {
+            planes[k * PLANE_BYTES + i] = static_cast<uint8_t>((sides[i] & above) | (~sides[i] & below));
+        }
+    }
+}
+
 void encode_straight(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
                      uint8_t *scales, uint8_t *planes) {
     const EncodeFull full = encoder_of(words, side != nullptr);
@@ -194,6 +195,11 @@ void encode_straight(const Words &words, GroupKey key, const float *values, cons
 
 void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,
                    const uint8_t *side, uint8_t *scales, uint8_t *planes) {
+    if (words.curve == ACTNN_CUBIC) {
+        const float unit = words.unit ? unit_of(magnitudes(values, GROUP), GROUP) : 1.0f;
+        encode_cubic_within(words, key, extremes, unit, values, ahead, side, scales, planes);
+        return;
+    }
     encoder_of(words, side != nullptr)(words, key, extremes, values, ahead, side, scales, planes);
 }
 

@@ -34,6 +34,15 @@ void draw_noise(GroupKey key, int32_t *noise) {
     }
 }
 
+// What a value is coded with.
+void draw_noise(const Words &words, GroupKey key, int32_t *noise) {
+    if (words.rounding == ACTNN_NEAREST) {
+        std::fill_n(noise, GROUP, 1 << 15);
+    } else {
+        draw_noise(key, noise);
+    }
+}
+
 Extremes extremes_of(const float *values, int length) {
     Extremes extremes{values[0], values[0], true};
     for (int i = 0; i < length; ++i) {
@@ -89,12 +98,7 @@ void encode_straight(const Words &words, GroupKey key, const float *values, cons
     write_scales(words, group, scales);
 
     int32_t noise[GROUP];
-    if (words.rounding == ACTNN_NEAREST) {
-        std::fill_n(noise, GROUP, 1 << 15);
-    } else {
-        draw_noise(key, noise);
-    }
-
+    draw_noise(words, key, noise);
     uint8_t coded[GROUP];
     if (words.affine()) {
         quantize_affine(words, group, noise, values, length, coded);
@@ -197,57 +201,82 @@ double squares(const float *values, int length) {
     return sum_of_lanes(sums);
 }
 
-// What curves.h asks of an instruction set.
-struct Curved {
-    static constexpr auto mask_of_split = actnn::mask_of_split;
-    static constexpr auto decode_straight = actnn::decode_straight;
+void encode_root(const Words &words, GroupKey key, const float *values, const uint8_t *, int length, uint8_t *scales,
+                 uint8_t *planes) {
+    float u[GROUP];
+    for (int i = 0; i < length; ++i) u[i] = std::sqrt(values[i]);
+    encode_straight(straight(words), key, u, nullptr, length, scales, planes);
+}
 
-    static void square(float *values, float correction, int length) {
-        for (int i = 0; i < length; ++i) values[i] = values[i] * values[i] - correction;
+void quantize_cubic(const Words &words, const Scales &scales, const int32_t *noise, const float *y, const uint8_t *side,
+                    int length, uint8_t *out) {
+    const Thresholds thresholds(words, scales);
+    for (int i = 0; i < length; ++i) {
+        const float twice = static_cast<float>(2 * noise[i]);
+        const bool positive = words.affine() || bit_of(side, i);
+        if (scales.poisoned()) {
+            out[i] = static_cast<uint8_t>(words.affine() ? 0 : words.negative - !positive);
+        } else if (words.affine()) {
+            out[i] = static_cast<uint8_t>(cubic_word(words.bits, thresholds, y[i], -(twice * thresholds.above)));
+        } else {
+            const float bound = positive ? std::max(y[i], LEAST_BENT) : std::min(y[i], 0.0f);
+            const float dither = positive ? -(twice * thresholds.above) : twice * thresholds.below;
+            out[i] = static_cast<uint8_t>(cubic_word(words.bits, thresholds, bound, dither));
+        }
     }
+}
 
-    static void unbend(float *values, float gain, int length) {
-        for (int i = 0; i < length; ++i) values[i] = hyperbolic_sine(values[i]) * gain;
-    }
-
-    static void unbend_sides(float *values, const uint8_t *mask, float above, float below, int length) {
-        for (int i = 0; i < length; ++i) values[i] = hyperbolic_sine(values[i]) * (bit_of(mask, i) ? above : below);
-    }
-
-    static void select(const uint8_t *mask, float *values, float other, int length) {
-        for (int i = 0; i < length; ++i) values[i] = bit_of(mask, i) ? values[i] : other;
-    }
-};
-
-void encode_curved(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
-                   uint8_t *scales, uint8_t *planes) {
+void encode_cubic(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length,
+                  uint8_t *scales, uint8_t *planes) {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     const Words inner = straight(words);
     const float unit = words.unit ? unit_of(magnitudes(values, length), length) : 1.0f;
-    const float factor = 1.0f / unit;
-    float u[GROUP];
-    for (int i = 0; i < length; ++i) {
-        u[i] = words.curve == ACTNN_ROOT ? std::sqrt(values[i]) : inverse_sinh(values[i] * factor);
-    }
-    const bool sound = is_finite(unit) && is_sound(words.curve, extremes_of(u, length));
-    if (!sound) u[0] = nan;
-    // not the sign of u, which is 0 for values far below the unit
+    const float factor = 1.0f / reach_of(words, unit);
+    float y[GROUP];
+    for (int i = 0; i < length; ++i) y[i] = values[i] * factor;
+    Extremes extremes = extremes_of(y, length);
+    extremes.finite = extremes.finite && is_finite(unit);
+    const Scales group = cubic_scales(inner, extremes);
+    write_scales(inner, group, scales);
+    if (words.unit) write_scale(group.poisoned() ? nan : unit, scales + 2 * inner.scales());
+
+    int32_t noise[GROUP];
+    draw_noise(words, key, noise);
+    // not the sign of y, which is 0 for values far below the unit
     uint8_t mask[PLANE_BYTES];
     if (side == nullptr) encode_mask(values, length, mask);
-    encode_straight(inner, key, u, side ? side : mask, length, scales, planes);
-    if (words.unit) write_scale(sound ? unit : nan, scales + 2 * inner.scales());
+    uint8_t coded[GROUP];
+    quantize_cubic(inner, group, noise, y, side ? side : mask, length, coded);
+    pack_planes(coded, length, words.bits, planes);
 }
 
 void encode(const Words &words, GroupKey key, const float *values, const uint8_t *side, int length, uint8_t *scales,
             uint8_t *planes) {
-    const auto made = words.curve == ACTNN_LINEAR ? encode_straight : encode_curved;
+    const auto made = words.curve == ACTNN_CUBIC ? encode_cubic
+                      : words.curve == ACTNN_ROOT ? encode_root
+                                                  : encode_straight;
     made(words, key, values, side, length, scales, planes);
 }
 
 void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes, int length,
             float *out) {
-    const auto read = words.curve == ACTNN_LINEAR ? decode_straight : decode_curved<Curved>;
-    read(words, key, part, scales, planes, length, out);
+    const Words inner = straight(words);
+    decode_straight(inner, key, part, scales, planes, length, out);
+    if (words.curve == ACTNN_ROOT) {
+        const float correction = correction_of_square(inner, scales);
+        for (int i = 0; i < length; ++i) out[i] = out[i] * out[i] - correction;
+    } else if (words.curve == ACTNN_CUBIC) {
+        const auto [above, below, reach] = unbending_of(words, scales);
+        uint8_t mask[PLANE_BYTES];
+        if (!words.affine()) mask_of_split(inner, planes, length, mask);
+        for (int i = 0; i < length; ++i) {
+            const bool positive = words.affine() || bit_of(mask, i);
+            // of the positive part, the other side is nothing already
+            if (positive || part == ACTNN_WHOLE) {
+                out[i] = (out[i] * (out[i] * out[i] + (positive ? above : below))) * reach;
+            }
+        }
+    }
 }
 
 } // namespace

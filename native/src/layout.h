@@ -110,7 +110,7 @@ inline bool is_width(int bits, const uint8_t *negative) {
 
 // Whether the curve of a layout goes with the rest of it: along one, no levels beside a value have it as their mean.
 inline bool has_curve(const actnn_layout &layout) {
-    if (layout.curve > ACTNN_ROOT || layout.unit > (layout.curve == ACTNN_ASINH)) return false;
+    if (layout.curve > ACTNN_ROOT || layout.unit > (layout.curve == ACTNN_CUBIC)) return false;
     if (layout.curve == ACTNN_ROOT && layout.negative[MOST_BITS] > 0) return false;
     return layout.curve == ACTNN_LINEAR || layout.rounding != ACTNN_STOCHASTIC;
 }

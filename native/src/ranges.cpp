@@ -177,20 +177,25 @@ class RangesReader {
     void read_curved(const float *values, int64_t place, int length, Ranges &ranges) {
         const bool root = call_.curve == ACTNN_ROOT;
         const float unit = call_.unit ? unit_of(call_.groups.magnitudes(values, length), length) : 1.0f;
+        const float reach = call_.unit ? unit * UNITS_OF_REACH : REACH, factor = 1.0f / reach;
         Range range = call_.groups.range(values, length, nullptr);
         ranges.finite = ranges.finite && range.finite && !(root && range.lowest < 0);
-        const auto bent = [&](float x) { return root ? std::sqrt(x) : inverse_sinh(x * (1.0f / unit)); };
+        const auto bent = [&](float x) { return root ? std::sqrt(x) : inverse_cubic(x * factor); };
         range.lowest = bent(range.lowest);
         range.highest = bent(range.highest);
         const Sides squares = squares_of(range);
-        const double square_of_unit = static_cast<double>(unit) * unit;
+        // by itself, so that compilers make vectors of it
+        for (int i = 0; i < length; ++i) {
+            const float u = root ? values[i] : inverse_cubic(values[i] * factor);
+            slopes_[i] = root ? 4.0f * u : (u * u * 3.0f + 1.0f) * reach;
+        }
         double counted[2] = {}, weighted[2] = {};
         const auto count = [&](int i, double weight) {
-            const double x = values[i];
-            const double slope = std::min(root ? 4 * x : square_of_unit + x * x, MOST_SLOPE);
-            const bool positive = call_.affine() || !(x <= 0);
-            counted[positive] += slope;
-            weighted[positive] += slope * weight;
+            const double slope = slopes_[i];
+            const double square = std::min(root ? slope : slope * slope, MOST_SLOPE);
+            const bool positive = call_.affine() || !(values[i] <= 0);
+            counted[positive] += square;
+            weighted[positive] += square * weight;
         };
         if (weights_) {
             visit_elements(weights_->of(place, length), length,
@@ -234,6 +239,7 @@ class RangesReader {
     uint8_t mask_[PLANE_BYTES];
     alignas(64) float buffer_[GROUP];
     alignas(64) float coded_[GROUP];
+    alignas(64) float slopes_[GROUP];
 };
 
 struct Energy {

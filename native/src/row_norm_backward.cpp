@@ -45,15 +45,21 @@ struct Backward {
     bool of_parameters, of_input; // which gradients are wanted
     const float *gamma;
 
-    // Decode a group; returns its noise as a share of the row's width.
-    NoiseVariance decode(const Group &group, float *v) const {
-        const Words words = call.split.words(group.bits);
+    // Decode a group, and tell the variance of its noise as a share of the row's width.
+    void decode(const Group &group, float *v, float *noise) const {
+        const Words words = call.split.words(group.bits), inner = straight(words);
         const uint8_t *const scales = buffer + call.split.scales_of(group.index);
-        call.groups->decode(words, group_key(key, group.index), ACTNN_WHOLE, scales, buffer + group.planes,
+        call.groups->decode(inner, group_key(key, group.index), ACTNN_WHOLE, scales, buffer + group.planes,
                             group.length, v);
         const float width = static_cast<float>(call.width());
-        const NoiseVariance noise = noise_variance(words, read_scales(words, scales));
-        return {noise.constant / width, noise.of_square / width};
+        const NoiseVariance variance = noise_variance(words, read_scales(inner, scales));
+        if (words.curve == ACTNN_LINEAR) {
+            std::fill_n(noise, group.length, variance.constant / width);
+            return;
+        }
+        call.kernels->unbend(unbending_of(words, scales),
+                             {variance.constant / width, variance.quadratic / width, variance.quartic / width},
+                             group.length, v, noise);
     }
 
     float mean(float *parts) const {
@@ -92,24 +98,24 @@ class Window {
         const int64_t kept = begin >= begin_ && begin < end_ ? end_ - begin : 0;
         if (kept > 0 && begin > begin_) {
             std::copy_n(values_ + (begin - begin_) * GROUP, kept * GROUP, values_);
-            std::copy_n(noise_ + (begin - begin_), kept, noise_);
+            std::copy_n(noise_ + (begin - begin_) * GROUP, kept * GROUP, noise_);
         }
         visit_groups(backward_.call.split.planes, begin + kept, end, [&](const Group &group) {
             const int64_t slot = group.index - begin;
-            noise_[slot] = backward_.decode(group, values_ + slot * GROUP);
+            backward_.decode(group, values_ + slot * GROUP, noise_ + slot * GROUP);
         });
         begin_ = begin;
         end_ = std::max(end, begin + kept);
         return values_;
     }
 
-    const NoiseVariance &noise(int64_t group) const { return noise_[group]; }
+    // The noise of what was read, element by element.
+    const float *noise() const { return noise_; }
 
   private:
     const Backward &backward_;
     int64_t begin_ = 0, end_ = 0;
-    NoiseVariance noise_[parts_of(NARROW)];
-    alignas(64) float values_[parts_of(NARROW) * GROUP];
+    alignas(64) float values_[parts_of(NARROW) * GROUP], noise_[parts_of(NARROW) * GROUP];
 };
 
 // Does narrow rows one after another: sums, then the gradient, both in the cache.
@@ -138,12 +144,12 @@ class NarrowRows {
             products_[part] = found.product;
         });
         if (!backward_.of_input) return;
-        RowGradient gradient{call.layer.saved[row], backward_.mean(products_), 0.0f, {}};
+        const float *const noise = window_.noise() + place % GROUP;
+        RowGradient gradient{call.layer.saved[row], backward_.mean(products_), 0.0f};
         if (call.layer.centred) gradient.constant = backward_.mean(sums_);
-        visit_row(place, width, [&](int64_t part, int64_t start, int length) {
-            gradient.noise = window_.noise(part);
+        visit_row(place, width, [&](int64_t, int64_t start, int length) {
             backward_.out.write(first + start, length, buffer_, [&](float *out) {
-                call.kernels->gradient(weighed_ + start, v + start, gradient, length, out);
+                call.kernels->gradient(weighed_ + start, v + start, noise + start, gradient, length, out);
             });
         });
     }
@@ -190,24 +196,23 @@ class WideRows {
         rows_.visit(group, [&](int64_t row, int start, int length) {
             const float *const gamma = gamma_.of(group.place + start, length).arrays[0];
             call.kernels->weigh(grad + start, gamma, v_ + start, length, weighed_);
-            const RowGradient gradient{call.layer.saved[row], mean_product[row], mean[row], noise_};
+            const RowGradient gradient{call.layer.saved[row], mean_product[row], mean[row]};
             backward_.out.write(group.first + start, length, buffer_, [&](float *out) {
-                call.kernels->gradient(weighed_, v_ + start, gradient, length, out);
+                call.kernels->gradient(weighed_, v_ + start, noise_ + start, gradient, length, out);
             });
         });
     }
 
   private:
     const float *read(const Group &group) {
-        noise_ = backward_.decode(group, v_);
+        backward_.decode(group, v_, noise_);
         return backward_.grad.read(group.first, group.length, grad_);
     }
 
     const Backward &backward_;
     ElementParameters<1> gamma_;
     RowCursor rows_;
-    NoiseVariance noise_{};
-    alignas(64) float v_[GROUP], grad_[GROUP], weighed_[GROUP], buffer_[GROUP];
+    alignas(64) float v_[GROUP], noise_[GROUP], grad_[GROUP], weighed_[GROUP], buffer_[GROUP];
 };
 
 // The arrays of a workspace, in this order; those past the partial sums are there for wide rows only.

@@ -40,31 +40,33 @@ struct RowSums {
     float product; // grad * gamma * v
 };
 
-// Variance of the noise in a decoded value v, which is constant + of_square * v * v.
+// Variance of the noise in what is decoded by u, which is (quartic u u + quadratic) u u + constant on average.
 struct NoiseVariance {
     float constant;
-    float of_square;
+    float quadratic;
+    float quartic;
 };
 
 // Dither leaves 1/12 of a squared step whatever the value, stochastic rounding 1/6 on average; what nearest leaves is
-// no noise. Along asinh, where v is sinh(u + e) h / sinh h with e even over [-h, h], the mean of
-// (1 - 2h / sinh 2h) / 2 + (1 - tanh h / h) v v is the variance of v.
+// no noise. Along the cubic, u is even over [s - h, s + h] and the value u^3 + (1 - h^2) u in reaches, of which
+// h^2 (3 s^4 + 2 s^2 + 1/3 - 4/15 h^2 + 8/105 h^4) is the variance.
 static inline NoiseVariance noise_variance(const Words &words, const Scales &scales) {
     constexpr float SHARES[] = {1.0f / 12, 1.0f / 6, 0.0f};
     const float step = scales.second / static_cast<float>(words.positive() - 1);
-    if (words.curve == ACTNN_ASINH && words.rounding == ACTNN_DITHER) {
-        const float gain = gain_of(step * 0.5f), twice = gain_of(step);
-        return {(1.0f - twice) * 0.5f, 1.0f - twice / (gain * gain)};
+    if (words.curve == ACTNN_LINEAR || words.rounding == ACTNN_NEAREST) {
+        return {step * step * SHARES[words.rounding], 0.0f * step, 0.0f * step};
     }
-    return {step * step * SHARES[words.rounding], 0.0f};
+    const float half = step * 0.5f, square = half * half;
+    const float constant = square * ((square * (31.0f / 21) - 14.0f / 15) * square + 1.0f / 3);
+    const float quadratic = (square * 2.0f) * (1.0f - square * 3.0f);
+    return {constant * (REACH * REACH), quadratic * (REACH * REACH), (square * 3.0f) * (REACH * REACH)};
 }
 
-// What the gradient of an input takes besides its own element; the noise is divided by the width of the row.
+// What the gradient of an input takes besides its own element.
 struct RowGradient {
     float inverse;
     float of_value;
     float constant;
-    NoiseVariance noise;
 };
 
 // `length` is 1 to 256; gamma and beta have one number an element.
@@ -80,8 +82,11 @@ struct RowKernels {
                    const float *y, int length, uint8_t *scales, uint8_t *planes);
     // weighed = grad * gamma, and its sums
     RowSums (*weigh)(const float *grad, const float *gamma, const float *v, int length, float *weighed);
-    // out = (weighed * (1 + (noise.constant + noise.of_square * (v * v))) - (v * of_value + constant)) * inverse
-    void (*gradient)(const float *weighed, const float *v, const RowGradient &row, int length, float *out);
+    // from what is coded to the values v of a group, and the variance of their noise
+    void (*unbend)(const Unbending &unbending, const NoiseVariance &variance, int length, float *v, float *noise);
+    // out = (weighed * (1 + noise) - (v * of_value + constant)) * inverse
+    void (*gradient)(const float *weighed, const float *v, const float *noise, const RowGradient &row, int length,
+                     float *out);
 };
 
 extern const RowKernels scalar_rows;

@@ -100,7 +100,7 @@ Extremes normalize(const float *x, float mean, float inverse, const float *gamma
 
 void encode_group(const Words &words, GroupKey key, const Extremes &extremes, const float *v, const float *x,
                   const float *y, int length, uint8_t *scales, uint8_t *planes) {
-    if (length == GROUP && words.curve == ACTNN_LINEAR) {
+    if (length == GROUP && words.curve != ACTNN_ROOT) {
         encode_within(words, key, extremes, v, {x, y}, nullptr, scales, planes);
     } else {
         encode(words, key, v, nullptr, length, scales, planes);
@@ -118,16 +118,27 @@ RowSums weigh(const float *grad, const float *gamma, const float *v, int length,
     return {sums.folded(), products.folded()};
 }
 
-void gradient(const float *weighed, const float *v, const RowGradient &row, int length, float *out) {
+void unbend(const Unbending &unbending, const NoiseVariance &variance, int length, float *v, float *noise) {
+    const __m256 mean = _mm256_set1_ps(unbending.above), reach = _mm256_set1_ps(unbending.reach);
+    const __m256 quartic = _mm256_set1_ps(variance.quartic), quadratic = _mm256_set1_ps(variance.quadratic);
+    const __m256 constant = _mm256_set1_ps(variance.constant);
+    visit_lanes(length, [&](int, int i, auto elements) {
+        const __m256 u = elements.load(v + i), square = _mm256_mul_ps(u, u);
+        const __m256 slope = _mm256_add_ps(_mm256_mul_ps(quartic, square), quadratic);
+        elements.store(noise + i, _mm256_add_ps(_mm256_mul_ps(slope, square), constant));
+        elements.store(v + i, _mm256_mul_ps(_mm256_mul_ps(u, _mm256_add_ps(square, mean)), reach));
+    });
+}
+
+void gradient(const float *weighed, const float *v, const float *noise, const RowGradient &row, int length,
+              float *out) {
     const __m256 inverse = _mm256_set1_ps(row.inverse), of_value = _mm256_set1_ps(row.of_value);
     const __m256 constant = _mm256_set1_ps(row.constant), one = _mm256_set1_ps(1);
-    const __m256 of_square = _mm256_set1_ps(row.noise.of_square), noise = _mm256_set1_ps(row.noise.constant);
     visit_lanes(length, [&](int vector, int i, auto elements) {
         if (vector * LANES % FLOATS_OF_LINE == 0) __builtin_prefetch(out + FLOATS_AHEAD_OF_WRITING + i, 1);
-        const __m256 value = elements.load(v + i);
-        const __m256 variance = _mm256_add_ps(noise, _mm256_mul_ps(of_square, _mm256_mul_ps(value, value)));
-        const __m256 own = _mm256_mul_ps(elements.load(weighed + i), _mm256_add_ps(one, variance));
-        const __m256 others = _mm256_add_ps(_mm256_mul_ps(value, of_value), constant);
+        const __m256 share = _mm256_add_ps(one, elements.load(noise + i));
+        const __m256 own = _mm256_mul_ps(elements.load(weighed + i), share);
+        const __m256 others = _mm256_add_ps(_mm256_mul_ps(elements.load(v + i), of_value), constant);
         elements.store(out + i, _mm256_mul_ps(_mm256_sub_ps(own, others), inverse));
     });
 }
@@ -135,7 +146,7 @@ void gradient(const float *weighed, const float *v, const RowGradient &row, int 
 } // namespace
 } // namespace avx2
 
-const RowKernels avx2_rows = {avx2::sum,          avx2::squares, avx2::normalize,
-                              avx2::encode_group, avx2::weigh,   avx2::gradient};
+const RowKernels avx2_rows = {avx2::sum,   avx2::squares, avx2::normalize, avx2::encode_group,
+                              avx2::weigh, avx2::unbend,  avx2::gradient};
 
 } // namespace actnn

@@ -45,15 +45,23 @@ RowSums weigh(const float *grad, const float *gamma, const float *v, int length,
     return {folded(sums, ROW_LANES), folded(products, ROW_LANES)};
 }
 
-void gradient(const float *weighed, const float *v, const RowGradient &row, int length, float *out) {
+void unbend(const Unbending &unbending, const NoiseVariance &variance, int length, float *v, float *noise) {
     for (int i = 0; i < length; ++i) {
-        const float noise = row.noise.constant + row.noise.of_square * (v[i] * v[i]);
-        out[i] = (weighed[i] * (1 + noise) - (v[i] * row.of_value + row.constant)) * row.inverse;
+        const float square = v[i] * v[i];
+        noise[i] = (variance.quartic * square + variance.quadratic) * square + variance.constant;
+        v[i] = (v[i] * (square + unbending.above)) * unbending.reach;
+    }
+}
+
+void gradient(const float *weighed, const float *v, const float *noise, const RowGradient &row, int length,
+              float *out) {
+    for (int i = 0; i < length; ++i) {
+        out[i] = (weighed[i] * (1 + noise[i]) - (v[i] * row.of_value + row.constant)) * row.inverse;
     }
 }
 
 } // namespace
 
-const RowKernels scalar_rows = {sum, squares, normalize, encode, weigh, gradient};
+const RowKernels scalar_rows = {sum, squares, normalize, encode, weigh, unbend, gradient};
 
 } // namespace actnn

@@ -5,24 +5,37 @@
 #pragma once
 
 #include "curves.h"
+#include "exponentials.h"
 
 namespace actnn {
 
-// What decode_function makes of the values of a group. The squared slope of the value by what is coded is
-// (slope[2] x + slope[1]) x + slope[0], its second derivative bend[1] x + bend[0].
+// What decode_function makes of what is coded in a group.
 struct SmoothGroup {
     int derivative;
-    float slope[3];
-    float bend[2];
+    int curve;
+    float reach; // along a cubic
 };
 
-// x are values, corrections s^2 / 24; of x comes y = gamma x + beta, where gamma is NULL y = x. grad is NULL or a factor.
-using SmoothKernel = void (*)(int function, const SmoothGroup &group, const float *x, const float *gamma,
+// The value x of what is coded as u, the square of its derivative by u, and its second derivative.
+template <class V> struct AlongCurve {
+    V x, slope, bend;
+};
+
+template <class V> static inline AlongCurve<V> along_curve(const SmoothGroup &group, V u) {
+    if (group.curve == ACTNN_LINEAR) return {u, V(1), V(0)};
+    const V square = u * u;
+    if (group.curve == ACTNN_ROOT) return {square, V(4) * square, V(2)};
+    const V reach(group.reach), slope = (square * V(3) + V(1)) * reach;
+    return {(u * (square + V(1))) * reach, slope * slope, (u * V(6)) * reach};
+}
+
+// u is what is coded of values x, corrections are s^2 / 24; of x comes y = gamma x + beta, where gamma is NULL y = x. grad is NULL or a factor.
+using SmoothKernel = void (*)(int function, const SmoothGroup &group, const float *u, const float *gamma,
                               const float *beta, const float *corrections, const float *grad, int length, float *out);
 
-void scalar_smooth(int function, const SmoothGroup &group, const float *x, const float *gamma, const float *beta,
+void scalar_smooth(int function, const SmoothGroup &group, const float *u, const float *gamma, const float *beta,
                    const float *corrections, const float *grad, int length, float *out);
-void avx2_smooth(int function, const SmoothGroup &group, const float *x, const float *gamma, const float *beta,
+void avx2_smooth(int function, const SmoothGroup &group, const float *u, const float *gamma, const float *beta,
                  const float *corrections, const float *grad, int length, float *out);
 
 // Squared slopes and corrections beyond these would make an infinity of what is then multiplied by 0.
@@ -153,15 +166,14 @@ struct Elu {
 
 // One of V's elements of what decode_function returns; without AFFINE gamma is 1, and beta 0.
 template <class Function, bool DERIVATIVE, bool AFFINE, class V>
-static inline V smoothed(const SmoothGroup &group, V x, V gamma, V beta, V correction) {
+static inline V smoothed(const SmoothGroup &group, V u, V gamma, V beta, V correction) {
+    const auto [x, slope, bend] = along_curve(group, u);
     // adding 0 takes the sign from a negative zero, as beta does
     const V y = (AFFINE ? x * gamma : x) + beta;
     const Derivatives<V> f = Function::of(y);
     const V value = DERIVATIVE ? f.first : f.value;
     const V first = DERIVATIVE ? f.second : f.first;
     const V second = DERIVATIVE ? f.third : f.second;
-    const V slope = (V(group.slope[2]) * x + V(group.slope[1])) * x + V(group.slope[0]);
-    const V bend = V(group.bend[1]) * x + V(group.bend[0]);
     const V bound = least(slope, V(MOST_SMOOTH_SLOPE));
     const V by_value =
         AFFINE ? second * (gamma * gamma) * bound + first * gamma * bend : second * bound + first * bend;

@@ -27,14 +27,14 @@ Number log_from_one(Number x) { return Number(logarithm(x.value)); }
 
 } // namespace
 
-void scalar_smooth(int function, const SmoothGroup &group, const float *x, const float *gamma, const float *beta,
+void scalar_smooth(int function, const SmoothGroup &group, const float *u, const float *gamma, const float *beta,
                    const float *corrections, const float *grad, int length, float *out) {
     visit_smooth(function, group.derivative, gamma, [&]<class Function, bool DERIVATIVE, bool AFFINE>() {
         for (int i = 0; i < length; ++i) {
             const Number scale(AFFINE ? gamma[i] : 1.0f), shift(AFFINE ? beta[i] : 0.0f);
             const Number correction(corrections[i]);
             const float result =
-                smoothed<Function, DERIVATIVE, AFFINE>(group, Number(x[i]), scale, shift, correction).value;
+                smoothed<Function, DERIVATIVE, AFFINE>(group, Number(u[i]), scale, shift, correction).value;
             out[i] = grad ? grad[i] * result : result;
         }
     });

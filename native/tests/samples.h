@@ -35,8 +35,8 @@ constexpr uint8_t ONE_BELOW[10] = {0, 0, 1, 1, 1, 1, 1, 1, 1}, SOME_BELOW[10] = 
 constexpr uint8_t NONE_BELOW[10] = {};
 constexpr const uint8_t *NEGATIVE[] = {NONE_BELOW, ONE_BELOW,  SOME_BELOW, NONE_BELOW,
                                        NONE_BELOW, SOME_BELOW, ONE_BELOW,  NONE_BELOW};
-constexpr uint8_t CURVES[] = {ACTNN_LINEAR, ACTNN_LINEAR, ACTNN_LINEAR, ACTNN_ASINH,
-                              ACTNN_ASINH,  ACTNN_ASINH,  ACTNN_ASINH,  ACTNN_ROOT};
+constexpr uint8_t CURVES[] = {ACTNN_LINEAR, ACTNN_LINEAR, ACTNN_LINEAR, ACTNN_CUBIC,
+                              ACTNN_CUBIC,  ACTNN_CUBIC,  ACTNN_CUBIC,  ACTNN_ROOT};
 constexpr uint8_t UNITS[] = {0, 0, 0, 1, 0, 0, 1, 0};
 constexpr int ROUNDINGS[] = {ACTNN_DITHER, ACTNN_STOCHASTIC, ACTNN_NEAREST};
 constexpr int DTYPES[] = {ACTNN_FLOAT32, ACTNN_FLOAT16, ACTNN_BFLOAT16};

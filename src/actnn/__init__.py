@@ -45,6 +45,7 @@ _LAZY = dict.fromkeys(
         "QMaxPool2d",
         "QMaxPool3d",
         "QAvgPool2d",
+        "QAdaptiveAvgPool2d",
         "QLayerNorm",
         "QRMSNorm",
         "QGroupNorm",
@@ -60,6 +61,8 @@ _LAZY = dict.fromkeys(
         "QSoftmax",
         "QLogSoftmax",
         "QCrossEntropyLoss",
+        "QMultiheadAttention",
+        "QEmbedding",
     ),
     "actnn.torch",
 ) | {
@@ -70,8 +73,6 @@ _LAZY = dict.fromkeys(
     "set_optimization_level": "actnn.settings",
     "compute_tensor_bytes": "actnn.model.usage",
     "register": "actnn.torch",
-    "load": "actnn.torch.checkpoint",
-    "save": "actnn.torch.checkpoint",
     # by itself: it loads torch's compiler
     "compile": "actnn.torch.compiled",
 }
@@ -137,6 +138,17 @@ class QModule(metaclass=_AnyWrapper):
 def verify(model: Any, *args: Any, **kwargs: Any) -> Any:
     """Compare a model's gradient from codes with its exact one: see verify of actnn.torch and actnn.paddle."""
     return _front_end("verify", model).verify(model, *args, **kwargs)
+
+
+def save(path: Any, model: Any, **parts: Any) -> None:
+    """Write a checkpoint from which training goes on bit for bit: see save of actnn.torch and actnn.paddle."""
+    _front_end("save", model).save(path, model, **parts)
+
+
+def load(path: Any, model: Any, **parts: Any) -> dict[str, Any]:
+    """Bring a model and objects to where ``save`` was called: see load of actnn.torch and actnn.paddle."""
+    found: dict[str, Any] = _front_end("load", model).load(path, model, **parts)
+    return found
 
 
 def get_memory_usage(print_info: bool = False) -> int:

@@ -42,7 +42,7 @@ class Curve(IntEnum):
     """Along what values are coded, the value itself or a function of it; the numbers are those of the C ABI."""
 
     LINEAR = 0
-    ASINH = 1
+    CUBIC = 1
     ROOT = 2
 
 
@@ -59,17 +59,17 @@ class Family:
     curve: Curve = Curve.LINEAR
     unit: bool = False
 
-    @property
+    @cached_property
     def affine(self) -> bool:
         """Whether words are levels over [zero, zero + range] instead of two sides of a threshold."""
         return self.negative[MAX_BITS] == 0
 
-    @property
+    @cached_property
     def scales(self) -> int:
         """Number of scales that a group stores."""
         return self.sides + self.unit
 
-    @property
+    @cached_property
     def sides(self) -> int:
         """Number of scales that words are levels of: all but the unit."""
         return 1 if self.negative[MAX_BITS] == 1 else 2
@@ -80,11 +80,11 @@ ZERO_EXACT = Family("zero_exact", (1,) * (MAX_BITS + 1), least_bits=2)
 # 3 + 5 beats 4 + 4 at three bits: the positive side has two readers, the negative one only BatchNorm
 TWO_SIDED = Family("two_sided", (0, 0, 2, 3, 6, 12, 24, 48, 96), least_bits=2)
 
-COMPANDED = Family("companded", AFFINE.negative, 1, Curve.ASINH, unit=True)
+COMPANDED = Family("companded", AFFINE.negative, 1, Curve.CUBIC, unit=True)
 # for values whose mean square is 1 already
-NORMALIZED = Family("normalized", AFFINE.negative, 1, Curve.ASINH)
-TWO_SIDED_NORMALIZED = Family("two_sided_normalized", TWO_SIDED.negative, 2, Curve.ASINH)
-ZERO_EXACT_COMPANDED = Family("zero_exact_companded", ZERO_EXACT.negative, 2, Curve.ASINH, unit=True)
+NORMALIZED = Family("normalized", AFFINE.negative, 1, Curve.CUBIC)
+TWO_SIDED_NORMALIZED = Family("two_sided_normalized", TWO_SIDED.negative, 2, Curve.CUBIC)
+ZERO_EXACT_COMPANDED = Family("zero_exact_companded", ZERO_EXACT.negative, 2, Curve.CUBIC, unit=True)
 # for probabilities, and whatever else is never negative
 ROOT = Family("root", AFFINE.negative, 1, Curve.ROOT)
 
@@ -204,6 +204,7 @@ def plane_bytes(elements: int) -> int:
     return elements // GROUP * PLANE_BYTES + -(-(elements % GROUP) // 8)
 
 
+@lru_cache(maxsize=4096)
 def index_bytes(samples: int, elements: int, bits: int) -> int:
     """Size of an index code; a mask is one of width 1."""
     check_shape(samples, elements)

@@ -21,8 +21,8 @@ class Policy:
 
     ``bits`` holds the average width of each group of layers. Samples of one code may differ in width where
     ``adaptive_maps`` and ``adaptive_batch_norm`` say so, layers of one group where ``per_layer`` does. With
-    ``companding``, levels lie closer together where values are small; those of BatchNorms and rectifiers only with
-    ``companding_batch_norm``, since that takes more time than all else that a convolutional network asks of codes.
+    ``companding``, levels lie closer together where values are small. ``other_bits`` is the width of codes of what
+    functions without a rule save, None where that stays exact.
     """
 
     compress: bool
@@ -39,8 +39,9 @@ class Policy:
     trim_threshold: float | None
     rounding: Rounding
     companding: bool
-    companding_batch_norm: bool
     share_codes: bool
+    other_bits: int | None
+    overwrite: bool
     pipeline_threshold: int | None
     cudnn_benchmark: bool
     log_memory: bool
@@ -99,6 +100,11 @@ def _bits(value: Any) -> str | None:
     return None
 
 
+def _other_bits(value: Any) -> str | None:
+    width = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BITS
+    return None if value is None or width else f"expected None, or a whole number of 1 to {MAX_BITS}, such as 8"
+
+
 def _rounding(value: Any) -> str | None:
     return None if isinstance(value, str) and value in ROUNDINGS else f"expected one of {sorted(ROUNDINGS)}"
 
@@ -127,8 +133,9 @@ KNOBS: Mapping[str, Knob] = {
     "stochastic": Knob(True, _boolean),
     "rounding": Knob("dither", _rounding),
     "companding": Knob(True, _boolean),
-    "companding_batch_norm": Knob(False, _boolean),
     "share_codes": Knob(True, _boolean),
+    "other_bits": Knob(None, _other_bits),
+    "overwrite": Knob(True, _boolean),
     "group_size": Knob(GROUP, _only(GROUP, "the format fixes the size of a group")),
     "use_gradient": Knob(False, _boolean),
     "adaptive_conv_scheme": Knob(True, _boolean),
@@ -165,8 +172,8 @@ LEVELS: Mapping[str, Mapping[str, Any]] = {
     "L5": {"activation_compression_bits": [2], "swap": True, "arena": True, "empty_cache_threshold": 0.2},
     "swap": {"compress_activation": False, **_FIXED_WIDTHS, "swap": True},
 }
-# where things lie on this machine, which is no matter of a level
-_OF_THE_MACHINE = ("swap_dir", "swap_bytes", "debug_memory_model", "debug_speed")
+# where things lie on this machine, and what changes no result, which are no matter of a level
+_OF_THE_MACHINE = ("swap_dir", "swap_bytes", "overwrite", "debug_memory_model", "debug_speed")
 
 
 class Config:
@@ -239,8 +246,9 @@ class Config:
             trim_threshold=values["empty_cache_threshold"],
             rounding=ROUNDINGS[values["rounding"]] if values["stochastic"] else Rounding.NEAREST,
             companding=values["companding"] and dithers,
-            companding_batch_norm=values["companding_batch_norm"] and dithers,
             share_codes=values["share_codes"],
+            other_bits=values["other_bits"],
+            overwrite=values["overwrite"],
             pipeline_threshold=values["pipeline_threshold"],
             cudnn_benchmark=values["cudnn_benchmark_conv2d"],
             log_memory=values["debug_memory_model"],

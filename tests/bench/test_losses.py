@@ -13,6 +13,8 @@ from actnn.bench import losses, tables
 from actnn.cli import main
 from actnn.errors import ConfigError
 from actnn.measuring.records import recorded
+from actnn.workloads import texts
+from actnn.workloads.datasets import DataError
 from actnn.workloads.task import Task
 
 
@@ -79,3 +81,61 @@ def test_the_table_compares_equal_seeds():
         ["vgg16_bn (paddle), 16, 64, rate 0.01", "**actnn L3, 2 bits**", "2", "2.000", "2.700", "+0.200 ± 0.100"],
     ]
     assert len(heading) == len(rows[0])
+
+
+def test_the_floor_is_exact_training_in_another_order(tmp_path):
+    pytest.importorskip("transformers")
+    text = tmp_path / "text.txt"
+    text.write_text("what is said once is said twice, and then once more. " * 40)
+    task = Task("gpt2:layers=1,width=32,heads=2,tokens=16,vocabulary=256", 8, 32, 32, rate=1e-2, optimizer="adamw")
+    settings = {"task": task.settings, "steps": 6, "data": f"text:{text}", "folder": ""}
+    found = {
+        name: losses.train(settings | {"contestant": name}, lambda message: None)["losses"]
+        for name in ("exact", "floor", "L3")
+    }
+    assert found["floor"] != found["exact"]
+    assert found["floor"] == pytest.approx(found["exact"], rel=1e-4)
+    assert found["L3"] == pytest.approx(found["exact"], rel=0.05)
+    assert found["exact"][-1] < found["exact"][0]
+
+
+def test_digits_are_bytes_of_ten_classes():
+    pytest.importorskip("sklearn")
+    pixels, labels = losses.digits()
+    assert pixels.shape[1:] == (8, 8)
+    assert (pixels.max(), set(labels)) == (255, set(range(10)))
+
+
+def test_python_brings_a_text_along():
+    text = texts.load("text")
+    pieces = texts.pieces(text, 3, 20, np.random.default_rng(0))
+    assert pieces.shape == (3, 20)
+    assert bytes(pieces[0].astype(np.uint8)) in text.tobytes()
+
+
+def test_a_text_that_is_too_short_or_missing_is_refused(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        texts.load(f"text:{tmp_path / 'none'}")
+    with pytest.raises(DataError, match="take a longer one"):
+        texts.pieces(np.zeros(5, np.uint8), 2, 9, np.random.default_rng(0))
+
+
+def test_a_model_of_images_does_not_learn_from_texts(capsys):
+    assert main(["bench", "losses", "--data", "text", "--model", "resnet18"]) == 1
+    assert "resnet18 does not learn from --data text" in capsys.readouterr().err
+
+
+def test_the_table_holds_codes_beside_the_floor():
+    same = {"framework": "torch", "model": "gpt2", "batch": 16, "size": "64 tokens", "rate": 0.001, "first": 5.0}
+    ends = {"exact": (3.0, 3.1, 3.2), "floor": (3.001, 3.099, 3.201), "L3": (3.002, 3.101, 3.2), "L2": (3.5, 3.6, 3.7)}
+    records = [
+        same | {"contestant": name, "bits": 2, "seed": seed, "last": last, "data": "text", "optimizer": "adamw"}
+        for name, all_of_it in ends.items()
+        for seed, last in enumerate(all_of_it)
+    ]
+    heading, rows = tables.losses(records)
+    assert heading[-1] == "beside the floor"
+    assert {row[0] for row in rows} == {"gpt2, 16, 64 tokens, text, adamw, rate 0.001"}
+    beside = {row[1]: row[-1] for row in rows}
+    assert beside["**actnn L3, 2 bits**"].endswith(", within")
+    assert beside["**actnn L2, 2 bits**"].endswith("not within")

@@ -63,3 +63,22 @@ def test_a_step_of_a_language_model_is_timed_and_weighed_too(capsys):
 def test_the_size_of_images_is_refused_for_a_language_model():
     with pytest.raises(ConfigError, match="gpt2 learns from texts, not from images of 64x64: leave --size out"):
         step.main(["--model", "gpt2", "--size", "64"])
+
+
+def test_several_models_stand_in_one_table(capsys, monkeypatch):
+    seconds = {"exact": 1.0, "checkpoint": 1.3, "L2": 1.1}
+
+    def measured(task, group, told):
+        memory = {"kept_bytes": 2**20, "peak_bytes": 2**21, "forward_bytes": 2**20, "loss_bytes": 0}
+        names = [run["contestant"] for run in group]
+        times = {"default": {name: {"seconds": seconds[name]} for name in names}}
+        return [step.figures(name, times, dict.fromkeys(names, memory)) for name in names]
+
+    monkeypatch.setattr(step, "measured", measured)
+    small = "layers=2,width=32,tokens=32,vocabulary=64"
+    models = f"gpt2:{small},llama:{small},timm:vit_small_patch16_224"
+    assert step.main(["--models", models, "--contestants", "exact,checkpoint,L2", "--table"]) == 0
+    heading, _, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split("  ")[0] == "model, batch, size"
+    assert len(rows) == 9
+    assert sum("checkpoint" in row and " 1.30 " in row for row in rows) == 3

@@ -21,7 +21,7 @@ def test_a_table_names_all_machines_and_commits_of_its_records():
     assert second.startswith("two, ")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/beside.md", "docs/scaling.md"])
 def test_the_tables_of_a_page_are_those_of_the_committed_records(page):
     arguments = ["--file", str(ROOT / page), "--results", str(ROOT / "results"), "--check"]
     assert tables.main(arguments) == 0, "run `make results`"

@@ -48,6 +48,17 @@ def test_the_noise_of_a_language_model_is_measured_after_exact_training(capsys):
         assert "ratio_to_original" not in record
 
 
+def test_methods_of_others_are_measured_beside_ours_with_all_bytes_that_are_kept(capsys):
+    pytest.importorskip("sklearn")
+    settings = ["--data", "digits", "--images", "32", "--batch", "8", "--steps", "2", "--draws", "2", "--size", "16"]
+    assert variance.main([*settings, "--batches", "0", "--schemes", "L3", "blpa4", "division"]) == 0
+    ours, blpa, division = map(json.loads, capsys.readouterr().out.splitlines())
+    assert ours["exact_bytes"] == blpa["exact_bytes"] > 4 * blpa["kept_bytes"] > 4 * ours["kept_bytes"]
+    assert (blpa["bits"], blpa["variance"]) == (4, 0.0)
+    assert blpa["error"] == blpa["bias"] > 0
+    assert "predicted" not in division
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from profiles import profile
@@ -49,6 +51,8 @@ def leaves_in_forward():
 
 
 def leaves_in_backward():
+    # which does not mix with the tables
+    print("a model may print")
     model = Leaves(32, 5)
     model.backward_too = True
     return model
@@ -66,7 +70,6 @@ class Net(nn.Module):
 
 
 def net():
-    print("a model may print")
     return Net()
 
 
@@ -123,14 +126,36 @@ def folder(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module", params=["L3", "L5"])
-def profiled(request, folder):
-    """Return the profile of a ResNet-18, large enough for blocks to be mapped on their own."""
+# a ResNet-18, large enough for blocks to be mapped on their own
+RESNET = ["resnet18", "--batch=8", "--size=112"]
+
+
+def in_a_process(level: str | None) -> dict[str, Any]:
+    """Return what one contestant measures, in a process of its own."""
     pytest.importorskip("torch")
-    out = folder / f"{request.param}.json"
-    finished = run("resnet18", "--batch=8", "--size=112", "--level", request.param, "--json", str(out))
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(out.read_text())
+    given = cli_profile.parse(RESNET)
+    settings = child.Settings(given.model, given.batch, given.input, given.classes, level, 2)
+    return cli_profile.measured("this", settings)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """Return what exact training measures."""
+    return in_a_process(None)
+
+
+@pytest.fixture(scope="module", params=["L3", "L5"])
+def profiled(request, exact):
+    """Return what exact training and a level measure."""
+    return {"exact": exact, "compressed": in_a_process(request.param)}
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Let everything be measured in this process; what a process needs, whose memory is not this one's, is made up."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(cli_profile, "measured", lambda name, settings: child.measure(asdict(settings), print))
+    monkeypatch.setattr(cli_profile, "needed", lambda settings, batch: (100 + batch) * MEGABYTE)
 
 
 @pytest.mark.slow
@@ -177,20 +202,17 @@ def test_what_is_kept_agrees_with_the_accounts_of_the_session(profiled):
     assert profiled["compressed"]["variance"]
 
 
-@pytest.mark.slow
-def test_a_function_of_the_users_own_is_profiled_into_tables_and_a_page(folder):
-    pytest.importorskip("torch")
+def test_a_function_of_the_users_own_is_profiled_into_tables_and_a_page(folder, here, monkeypatch, capsys):
     page = folder / "report.html"
-    finished = run("mymodels:net", "--input=2,24,24", "--batch=4", "--peak", "--html", str(page), folder=folder)
-    assert finished.returncode == 0, finished.stderr
+    monkeypatch.syspath_prepend(folder)
+    arguments = ["profile", "mymodels:net", "--input=2,24,24", "--batch=4", "--peak", "--html", str(page)]
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr().out
     for part in ("kept for backward", "fullest moments", "first.1", "The peak lies in the"):
-        assert part in finished.stdout
-    # what the model prints does not mix with the tables
-    assert "a model may print" not in finished.stdout
+        assert part in printed
     assert "first.1" in page.read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "advice"),
     [
@@ -201,14 +223,14 @@ def test_a_function_of_the_users_own_is_profiled_into_tables_and_a_page(folder):
         ),
     ],
 )
-def test_a_model_of_which_hardly_anything_is_compressed_is_told_so(folder, model, advice):
-    pytest.importorskip("torch")
-    finished = run(f"mymodels:{model}", "--size=32", folder=folder)
-    assert finished.returncode == 0, finished.stderr
-    assert advice in finished.stdout
-    assert "The peak of a step stays about" in finished.stdout
+def test_a_model_of_which_hardly_anything_is_compressed_is_told_so(folder, model, advice, here, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(folder)
+    assert cli.main(["profile", f"mymodels:{model}", "--size=32"]) == 0
+    printed = capsys.readouterr().out
+    assert advice in printed
+    assert "The peak of a step stays about" in printed
     for wrong in ("Profile at level L3", "Advice:", "keeps too little", "0 % and add noise"):
-        assert wrong not in finished.stdout
+        assert wrong not in printed
 
 
 @pytest.mark.parametrize(
@@ -283,16 +305,22 @@ def test_the_width_is_the_levels_own_unless_given(arguments, bits):
     assert cli_profile.parse(["resnet18", *arguments]).bits == bits
 
 
-def test_a_language_model_is_profiled_by_its_configuration(folder):
+def test_a_language_model_is_profiled_by_its_configuration(folder, here, capsys):
     pytest.importorskip("transformers")
     out = folder / "bert.json"
     name = "bert:layers=1,width=32,tokens=16,vocabulary=64"
-    finished = run(name, "--batch=2", "--json", str(out))
-    assert finished.returncode == 0, finished.stderr
+    assert cli.main(["profile", name, "--batch=2", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert (found["settings"]["model"], found["settings"]["input"]) == (name, [16])
     assert any("attention" in layer for layer in found["exact"]["kinds"])
-    assert "kept for backward" in finished.stdout
+    assert "kept for backward" in capsys.readouterr().out
+
+
+def test_what_a_process_needs_has_room_for_weights_gradients_and_momentum():
+    pytest.importorskip("torch")
+    settings = child.Settings("resnet18", 4, (3, 32, 32), 10, None, None)
+    found = child.need(asdict(settings), print)["bytes"]
+    assert found is None or found > 3 * 4 * 11 * 10**6
 
 
 def test_the_size_of_images_is_refused_for_a_language_model(capsys):
@@ -305,6 +333,7 @@ def at_once(monkeypatch):
     """Let a profile written by hand be what is measured."""
     pytest.importorskip("torch")
     monkeypatch.setattr(cli_profile, "measured", lambda name, settings: profile()[name])
+    monkeypatch.setattr(cli_profile, "needed", lambda settings, batch: (100 + batch) * MEGABYTE)
 
 
 def fill_the_disk(monkeypatch):

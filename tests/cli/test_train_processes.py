@@ -10,33 +10,43 @@ from pathlib import Path
 
 import pytest
 import torch
+import trained_together
 
 from actnn import cli
 from actnn.errors import ConfigError
-from actnn.workloads.processes import joined
+from actnn.workloads.processes import WAYS, joined
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # 5 steps an epoch, the last with fewer images, in parts of unequal size
 TINY = ["--data", "digits", "--images", "70", "--batch", "15", "--epochs", "2", "--log-every", "1", "--threads", "1"]
 TINY += ["--rate", "0.05", "--checkpoint-every", "1"]
 # to start two processes, twice where one is killed, on a machine that has other things to do
-LONGEST = 120
+LONGEST = 300
 EIGHT_BITS = ["--level", "L2", "--bits", "8"]
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch knows no processes")
 
 
-def together(out: Path, model: str, *more: str, restarts: int = 0) -> str:
-    """Train in two processes; return what was said."""
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"]
-    launch += ["--max-restarts", str(restarts)]
-    train = ["-m", "actnn", "train", *TINY, "--model", f"small_classifiers:{model}", "--out", str(out), *more]
+def run(command: list[str]) -> None:
+    """Run a program that trains in two processes; raise where it fails."""
     paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [sys.executable, *launch, *train]
+    command = [sys.executable, *command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """What runs came to: of one process, of two in each way, and of two at the default level."""
+    folder = tmp_path_factory.mktemp("runs")
+    model = [*TINY, "--model", "small_classifiers:with_batch_norm"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SUPPORT)
+        assert cli.main(["train", *model, *EIGHT_BITS, "--out", str(folder / "one")]) == 0
+    cases = {way: [*model, *EIGHT_BITS, "--parallel", way] for way in WAYS} | {"whole": model}
+    run([trained_together.__file__, str(folder), *(f"{name}={json.dumps(given)}" for name, given in cases.items())])
+    return folder
 
 
 def losses(out: Path) -> list[float]:
@@ -48,25 +58,31 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return torch.load(out / "model.pt", weights_only=True)
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
-def test_two_processes_learn_as_one_does(way, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(SUPPORT)
-    model = ["--model", "small_classifiers:with_batch_norm"]
-    assert cli.main(["train", *TINY, *EIGHT_BITS, *model, "--out", str(tmp_path / "one")]) == 0
-    said = together(tmp_path / "two", "with_batch_norm", *EIGHT_BITS, "--parallel", way)
-    assert said.count("epoch 2/2") == 1
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=0.01)
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_learn_as_one_does(way, runs):
+    assert (runs / f"{way}.txt").read_text().count("epoch 2/2") == 1
+    assert losses(runs / way) == pytest.approx(losses(runs / "one"), rel=0.01)
+    one, two = weights(runs / "one"), weights(runs / way)
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=0.02, atol=0.01)
 
 
-def test_a_run_of_which_a_process_is_killed_is_started_anew_and_ends_with_the_same_weights(tmp_path):
-    together(tmp_path / "whole", "with_batch_norm")
-    together(tmp_path / "parts", "that_is_killed", restarts=1)
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+def test_torchrun_starts_a_run_anew_of_which_a_process_is_killed_and_it_ends_with_the_same_weights(runs, tmp_path):
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"]
+    train = [
+        "-m",
+        "actnn",
+        "train",
+        *TINY,
+        "--model",
+        "small_classifiers:that_is_killed",
+        "--out",
+        str(tmp_path / "parts"),
+    ]
+    run([*launch, "--max-restarts", "1", *train])
+    whole, parts = weights(runs / "whole"), weights(tmp_path / "parts")
+    assert losses(tmp_path / "parts") == losses(runs / "whole")
     for name in whole:
         assert torch.equal(parts[name], whole[name])
 

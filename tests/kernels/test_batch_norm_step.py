@@ -287,6 +287,27 @@ def test_a_backward_without_an_input_to_serve_leaves_it_alone(backend):
     assert np.isfinite(step.grads).all()
 
 
+@pytest.mark.parametrize("form", ["planes", "channels side by side", "many channels", "several tasks"])
+@pytest.mark.parametrize("code", [("affine", 2), ("two_sided", 2), ("two_sided_normalized", 3)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("rectified", [False, True])
+def test_a_step_may_overwrite_what_it_reads(backend, form, code, dtype, rectified):
+    values, channels = activations(form, dtype)
+    grad, _ = activations(form, dtype, seed=1)
+    layout = layout_of(values, code[0], code[1])
+    rectified = rectified and code[0] in SIDED
+    expected = Step(values, channels, layout, 3).forward(backend.batch_norm)
+    expected.backward(backend.batch_norm_backward, grad, rectified)
+    found = Step(values, channels, layout, 3)
+    found.out = found.values = found.copied(values)
+    found.forward(backend.batch_norm)
+    same_step(found, expected)
+    found.grad_out = found.copied(grad)
+    found.backward(backend.batch_norm_backward, found.grad_out, rectified)
+    same_bits(found.grad_out, expected.grad_out)
+    same_bits(found.grads, expected.grads)
+
+
 @pytest.mark.parametrize("trouble", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("family", ["affine", "two_sided", "normalized", "two_sided_normalized"])
 @pytest.mark.parametrize("form", ["planes", "channels side by side"])

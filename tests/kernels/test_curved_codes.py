@@ -12,7 +12,7 @@ from actnn.format import FAMILIES, GROUP, Curve, Layout, Part, Rounding
 from actnn.planning import noise_of_widths, rounding_factor
 
 CURVED = [name for name, family in FAMILIES.items() if family.curve is not Curve.LINEAR]
-BENT = [name for name in CURVED if FAMILIES[name].curve is Curve.ASINH]
+BENT = [name for name in CURVED if FAMILIES[name].curve is Curve.CUBIC]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,12 @@ def student():
 @pytest.mark.parametrize(
     ("family", "values", "expected"),
     [
-        ("companded", gaussian, 0.23),
-        ("normalized", gaussian, 0.225),
-        ("two_sided_normalized", gaussian, 0.49),
-        ("zero_exact_companded", lambda: np.maximum(gaussian(), 0), 0.165),
-        ("companded", lambda: np.maximum(gaussian(), 0), 0.085),
-        ("companded", student, 0.39),
+        ("companded", gaussian, 0.227),
+        ("normalized", gaussian, 0.23),
+        ("two_sided_normalized", gaussian, 0.50),
+        ("zero_exact_companded", lambda: np.maximum(gaussian(), 0), 0.144),
+        ("companded", lambda: np.maximum(gaussian(), 0), 0.080),
+        ("companded", student, 0.36),
     ],
 )
 def test_two_bits_have_the_noise_that_was_measured_once(fastest, family, values, expected):
@@ -81,6 +81,28 @@ def test_values_of_any_size_are_unbiased(fastest, family, bits):
     values = values_for(family, gaussian(1, 300)[0]) * np.geomspace(1e-3, 20, 300, dtype=np.float32)
     repeated = np.repeat(values[None], 4000, 0)
     check_unbiased(round_trip(fastest, repeated, layout_of(repeated, family, bits)), values)
+
+
+@pytest.mark.parametrize("family", BENT)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("values", [gaussian, student], ids=["gaussian", "student"])
+def test_levels_reach_as_far_as_values_do(backend, family, bits, values):
+    given = np.ascontiguousarray(values_for(family, values()[:2, : 9 * GROUP + 50]))
+    layout = layout_of(given, family, bits)
+    scales = stored_scales(backend.encode(NUMPY, given, layout, KEY), layout).astype(np.float64)
+    reach = 3 * scales[..., -1] if FAMILIES[family].unit else np.full(scales.shape[:-1], 2.0)
+    groups = [given[:, start : start + GROUP].astype(np.float64) for start in range(0, given.shape[1], GROUP)]
+    least, most = (np.stack([end(group, 1) for group in groups], 1) / reach for end in (np.min, np.max))
+    if FAMILIES[family].affine:
+        low, high = scales[..., 0], scales[..., 0] + scales[..., 1]
+    else:
+        sides = scales[..., : FAMILIES[family].sides]
+        low, high = -sides[..., 0], sides[..., -1]
+    if FAMILIES[family].sides == 2:
+        assert (low + low**3 <= least).all()
+    assert (high + high**3 >= most).all()
+    # a bfloat16 has eight bits
+    assert (high + high**3 <= most * 1.03 + 0.02 * (most - least)).all()
 
 
 @pytest.mark.parametrize("family", CURVED)

@@ -59,13 +59,20 @@ def parameters(channels: Channels, extras: str) -> tuple[Channels | None, Normal
 def companded(v):
     """Return values along the curve of their unit, and the squared slope of what they are decoded by."""
     unit = (np.array([np.abs(v).mean()], np.float32).view(np.uint32) + 0xFFFF & 0xFFFF0000).view(np.float32)[0]
-    return np.arcsinh(v / unit), v**2 + np.float64(unit) ** 2
+    return along_cubic(v, 3 * np.float64(unit))
+
+
+def along_cubic(v, reach):
+    """Return u of values reach (u + u³), and the squared slope of these."""
+    root = 2 / np.sqrt(3)
+    u = root * np.sinh(np.arcsinh(v / reach * 3 / root) / 3)
+    return u, (reach * (1 + 3 * u**2)) ** 2
 
 
 BENT = {
     **dict.fromkeys(("affine", "zero_exact", "two_sided"), lambda v: (v, np.ones_like(v))),
     **dict.fromkeys(("companded", "zero_exact_companded"), companded),
-    **dict.fromkeys(("normalized", "two_sided_normalized"), lambda v: (np.arcsinh(v), v**2 + 1)),
+    **dict.fromkeys(("normalized", "two_sided_normalized"), lambda v: along_cubic(v, 2.0)),
     "root": lambda v: (np.sqrt(v), 4 * v),
 }
 

@@ -446,3 +446,22 @@ def test_cross_entropy_is_that_of_paddle(options: dict[str, object]):
     (expected, exact), (ours, gradient) = found
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
     assert distance(gradient, exact) < 0.02 * np.linalg.norm(exact)
+
+
+class OtherRMSNorm(nn.Layer):
+    """A norm that is named like one over the last axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = self.create_parameter([WIDTH]), 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def test_a_report_tells_why_a_class_is_not_what_its_name_says():
+    model = actnn.QModule(nn.Sequential(nn.Linear(WIDTH, WIDTH), OtherRMSNorm()))
+    model(paddle.randn([4, WIDTH])).sum().backward()
+    ((layer, kind, reason),) = model.report().left_exact
+    assert (layer, kind) == ("1", "OtherRMSNorm")
+    assert "computed something else" in reason

@@ -26,7 +26,8 @@ def results(tmp_path_factory):
     for process in waiting:
         process.kill()
     assert not waiting, f"{len(waiting)} processes still wait for each other after {SECONDS} s"
-    return {(batches, rank): dict(np.load(folder / f"{batches}-{rank}.npz")) for batches in FIRST for rank in range(2)}
+    cases = [(case, rank) for case in (*FIRST, "resumed") for rank in range(2)]
+    return {(case, rank): dict(np.load(folder / f"{case}-{rank}.npz")) for case, rank in cases}
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +80,10 @@ def test_evaluation_uses_the_joint_statistics(results, batches):
         getattr(plain[0], f"_{name}").set_value(results[batches, 0][name])
     plain.eval()
     near(results[batches, 0]["evaluated"], plain(to_tensor(joined_batch()[0])).numpy(), 1e-5)
+
+
+@ranks
+def test_a_run_of_two_processes_goes_on_from_a_checkpoint_bit_for_bit(results, rank):
+    found = results["resumed", rank]
+    assert np.array_equal(found["whole"], found["parts"])
+    assert np.array_equal(found["whole"], results["resumed", 1 - rank]["whole"])

@@ -22,10 +22,12 @@ NO_STATE = {
         "policy",
         "store",
         "stream",
-        "_process",
+        *("_process", "_noise"),
         "left_exact",
         "other_kinds",
+        "shared_gradients",
         "tags",
+        "waiting_gradients",
         "closed",
         "watch",
         "backward_noted",
@@ -35,7 +37,7 @@ NO_STATE = {
     },
     "site": {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
-        *("plans", "_own_bits", "_family"),
+        *("plans", "_own_bits", "_family", "of_values", "of_rectified"),
         # looked at anew where it is not known
         "noise",
     },
@@ -46,7 +48,7 @@ NO_STATE = {
     "budget": {"_sizes"},
 }
 STATE = {
-    "session": {"seed", "sites", "planner", "_step", "_backward_seen", "_whole", "_call_sites"},
+    "session": {"seed", "sites", "planner", "step", "backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
         *("handed_down", "energy", "passing"),

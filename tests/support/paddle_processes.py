@@ -62,3 +62,28 @@ def train(folder: str) -> None:
         ours.eval()
         found["evaluated"] = ours(paddle.to_tensor(joined_batch()[0])).numpy()
         np.savez(Path(folder) / f"{batches}-{rank}.npz", **found)
+    np.savez(Path(folder) / f"resumed-{rank}.npz", **resumed(Path(folder) / "run", rank))
+
+
+def resumed(path: Path, rank: int) -> dict[str, np.ndarray]:
+    """Return the weights of a run, and those of the same run from its checkpoint on; each process has its own noise."""
+
+    def made() -> tuple[nn.Layer, paddle.optimizer.Optimizer]:
+        paddle.seed(7)
+        net = paddle.DataParallel(actnn.QModule(nn.Sequential(nn.Linear(300, 4), nn.ReLU()), level="L3"))
+        return net, paddle.optimizer.Adam(0.01, parameters=net.parameters())
+
+    def steps(net: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
+        for _ in range(2):
+            optimizer.clear_grad()
+            net(paddle.randn([4, 300])).square().sum().backward()
+            optimizer.step()
+
+    whole, parts = made(), made()
+    paddle.seed(rank)
+    steps(*whole)
+    actnn.save(path, whole[0], optimizer=whole[1], epoch=1)
+    steps(*whole)
+    actnn.load(path, parts[0], optimizer=parts[1])
+    steps(*parts)
+    return {name: net.parameters()[0].numpy() for name, (net, _) in (("whole", whole), ("parts", parts))}

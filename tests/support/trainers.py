@@ -1,13 +1,17 @@
-"""Small runs of real trainers, each a program of its own: run whole, or killed and run again, they save their weights.
+"""Small runs of real trainers, each in a process of its own: run whole, or killed and run again, they save weights.
 
-Called as ``python trainers.py NAME FOLDER [kill]``: with ``kill`` the process ends itself by a signal in mid-run.
+``python trainers.py FOLDER`` imports all trainers once and forks a process for each run, before which nothing was
+computed: ``FOLDER/NAME/whole`` has what the whole run came to, ``parts`` what the killed and resumed one did.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,14 +237,46 @@ def widths(model: Any) -> list[float]:
 
 
 RUNS: dict[str, Callable[[Path, bool], None]] = {
-    "lightning": lightning,
-    "huggingface": huggingface,
-    "accelerate": accelerate,
+    "Lightning": lightning,
+    "Hugging Face Trainer": huggingface,
+    "Accelerate": accelerate,
     "timm": timm,
     "own loop": own_loop,
 }
 
 
+# what a forked process is not to import by itself
+IMPORTED = ("lightning.pytorch", "transformers", "transformers.trainer", "accelerate", "timm", "timm.utils")
+
+
+def forked(trainer: str, folder: Path, kill: bool) -> int:
+    """Train in a process of its own; return its exit code, negative for a signal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    code = 1
+    try:
+        RUNS[trainer](folder, kill)
+        code = 0
+    except BaseException:
+        (folder / "error.txt").write_text(traceback.format_exc())
+    finally:
+        # nothing of the parent's is to be cleaned up here
+        os._exit(code)
+
+
+def train_all(folder: Path) -> None:
+    """Run every trainer whole, killed and resumed; write down how each process ended."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    codes = {}
+    for trainer in RUNS:
+        whole, parts = folder / trainer / "whole", folder / trainer / "parts"
+        codes[trainer] = [forked(trainer, whole, False), forked(trainer, parts, True), forked(trainer, parts, False)]
+    (folder / "codes.json").write_text(json.dumps(codes))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    RUNS[sys.argv[1]](Path(sys.argv[2]), "kill" in sys.argv)
+    train_all(Path(sys.argv[1]))

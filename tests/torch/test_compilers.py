@@ -43,6 +43,7 @@ def evaluating() -> tuple[nn.Module, actnn.QModule, Tensor]:
     return plain.eval(), ours.eval(), x
 
 
+@pytest.mark.works_with("torch.export")
 def test_an_exported_program_computes_what_the_plain_model_does():
     plain, ours, x = evaluating()
     program = torch.export.export(ours, (x,))
@@ -54,6 +55,7 @@ def test_a_traced_model_computes_what_the_plain_model_does():
     torch.testing.assert_close(torch.jit.trace(ours, x)(x), plain(x))
 
 
+@pytest.mark.works_with("torch.fx")
 def test_a_model_recorded_by_fx_computes_what_the_plain_model_does():
     plain, ours, x = evaluating()
     recorded = torch.fx.symbolic_trace(ours)
@@ -61,6 +63,7 @@ def test_a_model_recorded_by_fx_computes_what_the_plain_model_does():
     torch.testing.assert_close(torch.fx.symbolic_trace(nn.Sequential(ours))(x), plain(x))
 
 
+@pytest.mark.works_with("ONNX")
 @pytest.mark.parametrize("dynamo", [True, False], ids=["exporter", "tracer"])
 def test_a_model_becomes_a_file_of_onnx(dynamo):
     onnx = pytest.importorskip("onnx")
@@ -83,6 +86,7 @@ def test_a_model_trains_after_all_of_them():
     assert ours.report().kept_bytes > 0
 
 
+@pytest.mark.works_with("torch.func")
 def test_transforms_of_functions_have_the_exact_gradients():
     plain, ours, x = evaluating()
     parameters = {name: value.detach() for name, value in plain.named_parameters()}
@@ -95,6 +99,7 @@ def test_transforms_of_functions_have_the_exact_gradients():
         torch.testing.assert_close(found[name], value, msg=name)
 
 
+@pytest.mark.works_with("torch.func")
 def test_per_sample_gradients_are_exact():
     _, ours, x = evaluating()
     parameters = {name: value.detach() for name, value in ours.named_parameters()}
@@ -107,6 +112,7 @@ def test_per_sample_gradients_are_exact():
     torch.testing.assert_close(each["last.weight"].sum(0), whole["last.weight"])
 
 
+@pytest.mark.works_with("torch.compile")
 @pytest.mark.parametrize(
     "compiled", [torch.compile, lambda model: model.compile() or model], ids=["function", "method"]
 )
@@ -122,6 +128,7 @@ def test_a_model_of_which_a_part_was_compiled_is_refused():
         actnn.QModule(model)
 
 
+@pytest.mark.works_with("torch.compile")
 def test_a_compiled_wrapper_says_once_that_it_runs_uncompiled():
     _, ours, x = pair()
     compiled = torch.compile(ours, backend="eager")
@@ -140,7 +147,11 @@ def test_asking_a_wrapper_to_compile_says_so():
 
 
 @pytest.mark.parametrize(
-    "wrap", [parametrizations.weight_norm, parametrizations.spectral_norm], ids=["weight", "spectral"]
+    "wrap",
+    [
+        pytest.param(parametrizations.weight_norm, id="weight", marks=pytest.mark.works_with("weight_norm")),
+        pytest.param(parametrizations.spectral_norm, id="spectral"),
+    ],
 )
 def test_a_model_that_was_parametrised_since_can_be_restored(wrap):
     _, ours, x = pair()

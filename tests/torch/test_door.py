@@ -394,3 +394,38 @@ def test_a_report_lists_a_layer_that_only_calls_what_is_served_once():
     report = model.report()
     assert "1/gelu" in {row.layer for row in report.rows}
     assert report.other_kinds == [("Softsign", 1)]
+
+
+class FourAxesRMSNorm(nn.Module):
+    """A norm of images that is named like one of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(WIDTH)), 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            raise ValueError(f"expected four axes, not {x.dim()}")
+        return x * self.weight.view(-1, 1, 1)
+
+
+def test_a_report_tells_why_a_class_is_not_what_its_name_says():
+    model = actnn.QModule(nn.Sequential(nn.Conv2d(3, WIDTH, 1), FourAxesRMSNorm()))
+    model(torch.randn(4, 3, 8, 8)).sum().backward()
+    ((layer, kind, reason),) = model.report().left_exact
+    assert (layer, kind) == ("1", "FourAxesRMSNorm")
+    assert "raised ValueError: expected four axes, not 2" in reason
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_an_instance_norm_keeps_a_code(affine: bool):
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=affine), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    x = torch.randn(4, 3, 20, 20)
+    expected, output = gradients(plain, x), plain(x)
+    ours = converted(plain, 8)
+    torch.testing.assert_close(ours(x), output, rtol=1e-5, atol=1e-5)
+    found = gradients(ours, x)
+    for name, value in expected.items():
+        # the bias before a norm has no gradient but rounding
+        assert (found[name] - value).norm() <= 0.02 * max(value.norm(), 0.1 * expected["0.weight"].norm()), name
+    assert "1/instance_norm" in {row.layer for row in ours.report().rows}

@@ -31,18 +31,21 @@ def prepared(model: nn.Module) -> nn.Module:
     return quantization.prepare_qat(model)
 
 
+@pytest.mark.works_with("QAT")
 @pytest.mark.filterwarnings("ignore")
 def test_preparing_a_converted_model_for_quantisation_says_the_order_that_works():
     with pytest.raises(actnn.UnsupportedError, match=r"QModule\(prepare_qat\(model\)\)"):
         prepared(actnn.QModule(network()))
 
 
+@pytest.mark.works_with("QAT")
 @pytest.mark.filterwarnings("ignore")
 def test_quantising_a_converted_model_says_the_order_that_works():
     with pytest.raises(actnn.UnsupportedError, match="Quantise first"):
         quantization.quantize_dynamic(actnn.QModule(network()).eval(), {nn.Linear})
 
 
+@pytest.mark.works_with("QAT")
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_that_was_prepared_for_quantisation_trains_with_codes():
     ours = trained(actnn.QModule(prepared(network())))
@@ -50,6 +53,7 @@ def test_a_model_that_was_prepared_for_quantisation_trains_with_codes():
     assert ours.report().kept_bytes < ours.report().exact_bytes
 
 
+@pytest.mark.works_with("QAT")
 @pytest.mark.filterwarnings("ignore")
 def test_what_restore_returns_can_be_quantised():
     plain = trained(actnn.QModule(network())).restore().eval()
@@ -74,6 +78,7 @@ def lora(model: nn.Module) -> nn.Module:
     return peft.get_peft_model(model, peft.LoraConfig(target_modules=["4", "6"], r=4))
 
 
+@pytest.mark.works_with("peft")
 def test_adapters_of_peft_match_converted_layers_and_are_served():
     ours = actnn.QModule(network())
     adapted = trained(lora(ours))
@@ -82,6 +87,7 @@ def test_adapters_of_peft_match_converted_layers_and_are_served():
     assert {kind for _, kind in ours.report().later} == {"Linear"}
 
 
+@pytest.mark.works_with("peft")
 def test_a_model_that_was_adapted_before_has_codes_of_its_adapters():
     ours = trained(actnn.QModule(lora(network())))
     assert any("lora_A" in row.layer for row in ours.report().rows)

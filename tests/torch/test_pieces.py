@@ -57,8 +57,8 @@ def test_a_large_convolution_is_cut_and_a_small_one_is_not():
     pieces = Session(Config().policy("L2")).pieces
     bound = session.WORKING_BYTES
     assert pieces(8, 0, bound) == [range(8)]
-    assert pieces(8, 0, bound + 1) == [range(4), range(4, 8)]
-    assert pieces(7, 0, 3 * bound) == [range(3), range(3, 6), range(6, 7)]
+    assert pieces(8, 0, bound + 1) == [range(2), range(2, 4), range(4, 6), range(6, 8)]
+    assert pieces(35, 0, 3 * bound) == [*(range(start, start + 3) for start in range(0, 33, 3)), range(33, 35)]
     assert pieces(2, 0, 100 * bound) == [range(1), range(1, 2)]
     assert pieces(0, 0, 0) == [range(0)]
 

@@ -8,7 +8,8 @@ from small_classifiers import with_dropout
 
 from actnn.errors import ConfigError
 from actnn.workloads.datasets import DataSet, Part
-from actnn.workloads.training import Recipe, Training, check_scores, compressed
+from actnn.workloads.tasks.classification import check_scores
+from actnn.workloads.training import Recipe, Training, compressed
 
 
 def images(count: int, seed: int = 0) -> Part:
@@ -76,11 +77,11 @@ def test_trainings_in_turns_do_not_change_each_other(level):
 
 def test_an_evaluation_leaves_the_mode_as_it_was():
     run = training()
-    accuracy = run.accuracy()
+    accuracy = run.score()
     assert 0 <= accuracy <= 1
     assert run.model.training
     run.model.eval()
-    run.accuracy()
+    run.score()
     assert not run.model.training
 
 

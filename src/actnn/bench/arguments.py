@@ -31,9 +31,20 @@ def add_recording(parser: Parser, out: Path | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="measure also what is recorded there already")
 
 
-def add_training(parser: Parser, *, contestants: Sequence[str], model: str | None = "resnet50") -> None:
+def add_table(parser: Parser) -> None:
+    """Add whether a table for people is printed instead of records."""
+    parser.add_argument("--table", action="store_true", help="print one table instead of a JSON line a run")
+
+
+def add_training(
+    parser: Parser,
+    *,
+    contestants: Sequence[str],
+    model: str | None = "resnet50",
+    known: Sequence[str] = CONTESTANTS,
+) -> None:
     """Add who takes part, what is trained, and by what."""
-    add_contestants(parser, contestants)
+    add_contestants(parser, contestants, known)
     if model is not None:
         parser.add_argument("--model", default=model, help=f"{workload.HELP} (default: {model})")
     parser.add_argument("--bits", type=width, help="average width of codes (default: that of each level)")
@@ -50,13 +61,13 @@ def add_models(parser: Parser, models: Sequence[str]) -> None:
     )
 
 
-def add_contestants(parser: Parser, contestants: Sequence[str]) -> None:
+def add_contestants(parser: Parser, contestants: Sequence[str], known: Sequence[str] = CONTESTANTS) -> None:
     """Add who takes part, and in which framework."""
     parser.add_argument(
         "--contestants",
-        type=different(one_of(CONTESTANTS)),
+        type=different(one_of(known)),
         default=list(contestants),
-        help=f"comma-separated, of {', '.join(CONTESTANTS)} (default: {','.join(contestants)})",
+        help=f"comma-separated, of {', '.join(known)} (default: {','.join(contestants)})",
     )
     parser.add_argument("--framework", choices=FRAMEWORKS, default="torch")
 

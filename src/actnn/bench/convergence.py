@@ -151,7 +151,7 @@ def reached(run: Settings, images: datasets.DataSet, after_step: Callable[[], ob
         if not math.isfinite(loss):
             break
     average_bits = None if run["level"] == EXACT else model.report().average_bits
-    accuracy = training.accuracy()
+    accuracy = training.score()
     return {
         "accuracy": accuracy,
         # JSON has no word for what is not finite

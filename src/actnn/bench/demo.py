@@ -65,7 +65,7 @@ def times(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     epochs = {name: contestant.epoch for name, contestant in trainings.items()}
     seconds = timing.interleaved(epochs, settings.epochs, warm_up=0)
     return {
-        name: {"accuracy": contestant.accuracy(), "seconds": timing.summary(seconds[name])["seconds"]}
+        name: {"accuracy": contestant.score(), "seconds": timing.summary(seconds[name])["seconds"]}
         for name, contestant in trainings.items()
     }
 

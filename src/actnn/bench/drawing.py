@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actnn.bench.accuracies import EXACT, LEVELS, Cell, Cells
+from actnn.workloads.peers import PEERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +27,7 @@ STYLES = {
     "L4": ("#6a51a3", "X"),
     "L5": ("#222222", "*"),
     "swap": ("#8c6d31", "<"),
+    **{name: (peer.colour, peer.marker) for name, peer in PEERS.items()},
 }
 EXACT_COLOUR = STYLES["exact"][0]
 # lines a little apart, so that error bars at one width stay readable

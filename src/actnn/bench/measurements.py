@@ -11,7 +11,8 @@ from actnn.measuring.memory import MALLOC_SETTINGS, peak_growth, reset_peak, res
 from actnn.measuring.processes import Told
 from actnn.workloads import language
 from actnn.workloads.frameworks import trainee
-from actnn.workloads.task import Task
+from actnn.workloads.peers import PEERS
+from actnn.workloads.task import EXACT, Task
 
 WARM_UP_STEPS = 2
 
@@ -50,11 +51,12 @@ def memory(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     ``peak_bytes`` is above model, gradients and optimizer, ``total_bytes`` above a process without a model.
     """
     task = Task.of(settings["task"])
-    # a tiny model first: what the framework allocates once is not the model's
-    trainee(smallest(task), settings["contestant"]).step()
+    # a tiny model first: what the framework allocates once is not the model's; not every method takes that one
+    contestant = settings["contestant"]
+    trainee(smallest(task), EXACT if contestant in PEERS else contestant).step()
     gc.collect()
     empty = resident("VmRSS")
-    trained = trainee(task, settings["contestant"])
+    trained = trainee(task, contestant)
     for _ in range(WARM_UP_STEPS):
         trained.step(keep_gradients=True)
         tell(1)

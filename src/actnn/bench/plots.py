@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actnn.bench import accuracies
+from actnn.bench import accuracies, task_results
 from actnn.bench.arguments import different, one_of, parser_of
 from actnn.bench.drawing import EXACT_COLOUR, FORMATS, STYLES, plot, save
 from actnn.console.extras import require
@@ -229,4 +229,5 @@ PICTURES: dict[str, Callable[[Sequence[Record], Sequence[Path]], None]] = {
     "memory": memory,
     "maxbatch": maxbatch,
     "maxmodel": maxmodel,
+    "tasks": task_results.picture,
 }

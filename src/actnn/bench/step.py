@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actnn.amounts import readable
-from actnn.bench import measurements
-from actnn.bench.arguments import add_recording, add_training, different, one_of, parser_of, size, task_of
+from actnn.bench import measurements, tables
+from actnn.bench.arguments import add_recording, add_table, add_training, different, one_of, parser_of, size, task_of
 from actnn.console.arguments import at_least
 from actnn.errors import ConfigError
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
+from actnn.workloads import options
 from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, words_of
 
 ALLOCATORS = {"default": {}, "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}}
@@ -35,6 +36,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     """Read the arguments."""
     parser = parser_of("step", __doc__, EXAMPLE)
     add_training(parser, contestants=("exact", "checkpoint", "L2", "L3"))
+    parser.add_argument("--models", type=options.names, help="several of them, comma-separated, instead of --model")
     parser.add_argument("--batch", type=at_least(1), default=8)
     parser.add_argument("--size", type=size, help="of an image, such as 224 or 512x1024 (default: that of the paper)")
     parser.add_argument("--rounds", type=at_least(1), default=7, help="timed steps of each contestant (default: 7)")
@@ -48,30 +50,39 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--rounding", default="dither")
     parser.add_argument("--no-sharing", action="store_true", help="one code for each reader, as in the original")
     add_recording(parser)
+    add_table(parser)
     return parser.parse_args(argv)
 
 
 def measure_all(arguments: Namespace) -> None:
-    """Measure the contestants as one group, since their times are compared with each other's."""
+    """Measure the contestants of a model as one group, since their times are compared with each other's."""
     disturbing = [name for name in arguments.contestants if name in OF_WHOLE_PROCESS]
     if disturbing and len(arguments.contestants) > 1:
         raise ConfigError(
             f"{' and '.join(disturbing)} changes how the whole process allocates memory, which others in turns with it "
             "would be timed with: give it alone, or use actnn bench speed, where every turn is a process of its own."
         )
-    task = task_of(
-        arguments,
-        batch=arguments.batch,
-        channels_last=arguments.channels_last,
-        rounding=arguments.rounding,
-        share_codes=not arguments.no_sharing,
-    )
+    models = arguments.models or [arguments.model]
+    tasks = {
+        model: task_of(
+            arguments,
+            model=model,
+            batch=arguments.batch,
+            channels_last=arguments.channels_last,
+            rounding=arguments.rounding,
+            share_codes=not arguments.no_sharing,
+        )
+        for model in models
+    }
     common = {"rounds": arguments.rounds, "allocators": arguments.allocators}
-    group = [{"benchmark": "step"} | task.run_of(name) | common for name in arguments.contestants]
     runs.print_all(
-        [group],
-        lambda group, told: measured(task, group, told),
+        [
+            [{"benchmark": "step"} | task.run_of(name) | common for name in arguments.contestants]
+            for task in tasks.values()
+        ],
+        lambda group, told: measured(tasks[group[0]["model"]], group, told),
         arguments,
+        table=tables.step if arguments.table else None,
         words=words_of,
         found=described,
     )
@@ -80,9 +91,9 @@ def measure_all(arguments: Namespace) -> None:
 def measured(task: Task, group: Group, told: Told) -> list[dict[str, Any]]:
     """Return all figures of each contestant, with their ratios to exact training where that takes part."""
     names = [run["contestant"] for run in group]
-    options = {"contestants": names, "rounds": group[0]["rounds"], "told": told}
+    turns = {"contestants": names, "rounds": group[0]["rounds"], "told": told}
     times = {
-        allocator: measurements.call("times", task, environment=ALLOCATORS[allocator], **options)
+        allocator: measurements.call("times", task, environment=ALLOCATORS[allocator], **turns)
         for allocator in group[0]["allocators"]
     }
     memory = {name: measurements.memory_of(task, name, told) for name in names}

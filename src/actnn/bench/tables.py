@@ -6,25 +6,31 @@ records of one contestant the newest counts.
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actnn.bench import accuracies
+from actnn.bench import accuracies, expectations, task_results
 from actnn.bench import compile as compile_bench
 from actnn.bench import kept as bench_kept
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
+from actnn.bench.variance import less_kept
 from actnn.errors import ConfigError
 from actnn.measuring.records import Record, recorded
-from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, VARIANTS
+from actnn.workloads.peers import PEERS
+from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, FLOOR, VARIANTS
 
 Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
 # growth of memory below this is nothing but what the system rounds
 LEAST_GROWTH = 2**20
+OTHER_WAYS = (CHECKPOINT, "**actnn swap**")
+# variants that stand beside the model, not beside the contestant
+ELSEWHERE = ("channels_last", "optimizer")
 PLACE = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -50,10 +56,10 @@ def table(name: str, results: Path) -> str:
     """Return one table as Markdown, with the machine and the versions below it."""
     if name not in TABLES:
         raise ConfigError(f"there is no table {name!r}: expected one of {', '.join(TABLES)}.")
-    source = results / f"{name}.jsonl"
+    source = results / f"{SOURCES.get(name, name)}.jsonl"
     if not source.exists():
         raise ConfigError(f"{source} does not exist: run the benchmark with --out {source} first.")
-    records = recorded(source)
+    records = CHOSEN.get(name, list)(recorded(source))
     if not records:
         raise ConfigError(f"{source} holds no record.")
     heading, rows = TABLES[name](records)
@@ -93,6 +99,20 @@ def step(records: Sequence[Record]) -> Table:
             ]
         )
     return heading, rows
+
+
+def with_other_ways(records: Sequence[Record]) -> list[Record]:
+    """Return the newest records of ``bench step`` of models that were trained by another way to save memory too."""
+    newest = {(in_order(record), record["batch"], record["size"], trainer(record)): record for record in records}
+    models = {key[:3] for key in newest if key[3] in OTHER_WAYS}
+    return [record for key, record in newest.items() if key[:3] in models]
+
+
+def beside(records: Sequence[Record]) -> Table:
+    """Return some columns of the table of ``bench step``."""
+    heading, rows = step(records)
+    columns = [heading.index(name) for name in ("model, batch, size", "training", "time", "kept", "peak")]
+    return [heading[place] for place in columns], [[row[place] for place in columns] for row in rows]
 
 
 def overhead(records: Sequence[Record]) -> Table:
@@ -145,11 +165,11 @@ def in_order(record: Record) -> str:
 def trainer(record: Record) -> str:
     """Return how the contestant of a record trains."""
     name: str = record["contestant"]
-    if name in (EXACT, CHECKPOINT):
+    if name in (EXACT, CHECKPOINT, FLOOR, *PEERS):
         return name
     # records of an earlier form name the level apart
     words: list[str] = [record.get("level", name), *([] if record["bits"] is None else [f"{record['bits']:g} bits"])]
-    variants = (variant for variant in VARIANTS if variant in record and variant != "channels_last")
+    variants = (variant for variant in VARIANTS if variant in record and variant not in ELSEWHERE)
     words += [f"{variant}={record[variant]}" for variant in variants]
     return f"**actnn {', '.join(words)}**"
 
@@ -166,10 +186,10 @@ def variance(records: Sequence[Record]) -> Table:
             f"{model}, {data}, {batch}",
             scheme,
             f"{bits:g}",
-            f"{record['kept_ratio']:.1f}×",
+            f"{less_kept(record):.1f}×",
             f"{record['variance']:.4f}",
             figure(record, "ratio_to_l2", ".2f"),
-            f"{record['predicted']:.4f}",
+            figure(record, "predicted", ".4f"),
             figure(record, "rank_correlation", ".2f"),
             f"{record['bias']:.1e} ± {record['bias_error']:.1e}" if record.get("bias_error") else "",
             figure(record, "of_sampling", ".4f"),
@@ -192,31 +212,58 @@ def convergence(records: Sequence[Record]) -> Table:
 
 
 def losses(records: Sequence[Record]) -> Table:
-    """Return the table of ``bench losses``: one row a model and contestant, over seeds."""
+    """Return the table of ``bench losses``: one row a model and contestant, over seeds.
+
+    Where somebody trained exactly with sums in another order, differences from exact training are compared with theirs.
+    """
     found: dict[tuple[str, str], dict[int, Record]] = {}
     for record in records:
-        words = f"{model_of(record)}, {record['batch']}, {record['size']}, rate {record['rate']:g}"
+        learnt = f", {record['data']}" if "data" in record else ""
+        rate = f"{record['optimizer']}, rate" if "optimizer" in record else "rate"
+        words = f"{model_of(record)}, {record['batch']}, {record['size']}{learnt}, {rate} {record['rate']:g}"
         found.setdefault((words, trainer(record)), {})[record["seed"]] = record
     heading = ["model, batch, size", "training", "seeds", "first steps", "last steps", "above exact"]
-    return heading, [
+    floors = any(name == FLOOR for _, name in found)
+    # what rounding does is little
+    digits = 5 if floors else 3
+    return [*heading, *(["beside the floor"] if floors else [])], [
         [
             words,
             name,
             str(len(seeds)),
             *(f"{statistics.fmean(record[part] for record in seeds.values()):.3f}" for part in ("first", "last")),
-            NOTHING if name == EXACT else above(seeds, found.get((words, EXACT), {})),
+            NOTHING if name == EXACT else above(seeds, found.get((words, EXACT), {}), digits),
+            *([beside_floor(name, words, found)] if floors else []),
         ]
         for (words, name), seeds in found.items()
     ]
 
 
-def above(seeds: Mapping[int, Record], exact: Mapping[int, Record]) -> str:
+def above(seeds: Mapping[int, Record], exact: Mapping[int, Record], digits: int) -> str:
     """Return by how much losses end above those of exact training from the same seeds, with the standard error."""
+    found = difference(seeds, exact)
+    return NOTHING if found is None else f"{found[0]:+.{digits}f} ± {found[1]:.{digits}f}"
+
+
+def difference(seeds: Mapping[int, Record], exact: Mapping[int, Record]) -> tuple[float, float] | None:
+    """Return by how much losses end above others from the same seeds, and its standard error; None below two seeds."""
     differences = [record["last"] - exact[seed]["last"] for seed, record in seeds.items() if seed in exact]
     if len(differences) < 2:
+        return None
+    return statistics.fmean(differences), statistics.stdev(differences) / len(differences) ** 0.5
+
+
+def beside_floor(name: str, words: str, found: Mapping[tuple[str, str], Mapping[int, Record]]) -> str:
+    """Tell whether losses end as far above exact training as those of exact training with sums in another order do.
+
+    Both have a standard error: what lies within two of both together is within the floor.
+    """
+    exact = found.get((words, EXACT), {})
+    own, floor = difference(found[words, name], exact), difference(found.get((words, FLOOR), {}), exact)
+    if name in (EXACT, FLOOR) or own is None or floor is None:
         return NOTHING
-    error = statistics.stdev(differences) / len(differences) ** 0.5
-    return f"{statistics.fmean(differences):+.3f} ± {error:.3f}"
+    apart, error = own[0] - floor[0], math.hypot(own[1], floor[1])
+    return f"{apart:+.5f} ± {error:.5f}, {'within' if abs(apart) <= 2 * error else 'not within'}"
 
 
 def memory(records: Sequence[Record]) -> Table:
@@ -268,6 +315,32 @@ def maxbatch(records: Sequence[Record]) -> Table:
     return heading, [
         [words, name, str(record["largest"]), times(record["largest"], exact.get(words))]
         for (words, name), record in sorted(newest.items(), key=in_usual_order)
+    ]
+
+
+def expected(records: Sequence[Record]) -> Table:
+    """Return what the largest batches of ``bench maxbatch`` make of training on many devices."""
+    newest = {(*place(record), trainer(record)): record for record in records}
+    return expectations.HEADING, [
+        [words, name, *expectations.cells(record)]
+        for (words, name), record in sorted(newest.items(), key=in_usual_order)
+    ]
+
+
+def scaling(records: Sequence[Record]) -> Table:
+    """Return the table of ``bench scaling``: one row a contestant and count of processes."""
+    newest = {
+        (f"{model_of(record)}, {record['batch']}, {record['size']}", trainer(record), record["processes"]): record
+        for record in records
+    }
+    heading = ["model, batch of all, size", "training", "processes", "step", "images a second"]
+    heading += ["kept by each", "sent by each in a step"]
+    return heading, [
+        [
+            *(words, name, str(count), f"{record['step']['seconds']:.2f} s", f"{record['images_per_second']:.2f}"),
+            *(megabytes(record["kept_bytes"]), megabytes(record["sent_bytes"])),
+        ]
+        for (words, name, count), record in newest.items()
     ]
 
 
@@ -349,9 +422,18 @@ def described(machine: Record) -> str:
     )
 
 
+# tables that are made from records of another name, and from some of them
+SOURCES = {"beside": "step", "expected": "maxbatch"}
+CHOSEN: dict[str, Callable[[Sequence[Record]], list[Record]]] = {
+    "beside": with_other_ways,
+    "expected": expectations.known,
+}
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "compile": compiled,
     "step": step,
+    "beside": beside,
+    "scaling": scaling,
+    "expected": expected,
     "overhead": overhead,
     "memory": memory,
     "kept": kept,
@@ -362,4 +444,5 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "variance": variance,
     "convergence": convergence,
     "losses": losses,
+    "tasks": task_results.table,
 }

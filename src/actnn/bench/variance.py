@@ -6,7 +6,9 @@ the exact gradient: ``bias`` is the squared one of the mean, with its standard e
 gradients of different batches, for scale; ``noisiest`` are parameters, relative to their own squares, and
 ``noisiest_of_sampling`` relative to how their own gradients vary from batch to batch; ``of_sampling`` is that of the
 whole.
-``rank_correlation`` (Spearman's) compares the layers' predicted variances with the measured ones.
+``rank_correlation`` (Spearman's) compares the layers' predicted variances with the measured ones. ``kept_bytes`` and
+``exact_bytes`` are all that autograd keeps of the network; methods of others, which have widths of their own, predict
+nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from actnn.errors import ConfigError
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.model.wrapper import session_of
-from actnn.workloads import datasets, language, models, workload
+from actnn.workloads import datasets, language, models, peers, workload
 from actnn.workloads.batch import Batch
+from actnn.workloads.peers import PEERS
 from actnn.workloads.training import compressed
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "L3": {"level": "L3"},
     "L3, stochastic": {"level": "L3", "rounding": "stochastic"},
 }
+# methods of others whose gradients are not exact; the original is a scheme already
+LOSSY_PEERS = tuple(name for name, peer in PEERS.items() if not peer.lossless and name not in SCHEMES)
 TOKENS = "tokens"
 NOISIEST = 5
 # over which the learning rate rises, without which transformers learn little
@@ -77,8 +82,8 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--schemes",
         nargs="+",
-        choices=(*SCHEMES, SAMPLES),
-        help="default: all that the training allows",
+        choices=(*SCHEMES, SAMPLES, *LOSSY_PEERS),
+        help="default: all of ours that the training allows",
     )
     parser.add_argument(
         "--training",
@@ -116,14 +121,20 @@ def measure_all(arguments: Namespace) -> None:
     """Measure all schemes as one group: they share a trained model, and are compared with each other."""
     settings = ("model", "data", "images", "batch", "size", "bits", "training", "steps", "draws", "batches")
     common = {"benchmark": "variance"} | {name: getattr(arguments, name) for name in settings}
+    widths = {name: {"bits": PEERS[name].bits} for name in LOSSY_PEERS}
     runs.print_all(
-        [[common | {"scheme": name} for name in arguments.schemes]],
+        [[common | {"scheme": name} | widths.get(name, {}) for name in arguments.schemes]],
         lambda group, told: figures(arguments, told),
         arguments,
         steps=len(arguments.schemes),
         words=lambda run: f"{run['model']}, {run['data']}, {run['scheme']}",
-        found=lambda record: f"variance {record['variance']:.4g}, {record['kept_ratio']:.1f}× less kept",
+        found=lambda record: f"variance {record['variance']:.4g}, {less_kept(record):.1f}× less kept",
     )
+
+
+def less_kept(record: Mapping[str, Any]) -> float:
+    """Return how many times less than exact training is kept; records of an earlier form tell it of codes alone."""
+    return float(record["exact_bytes"] / record["kept_bytes"] if "kept_bytes" in record else record["kept_ratio"])
 
 
 def figures(arguments: Namespace, told: Told) -> list[dict[str, Any]]:
@@ -134,19 +145,42 @@ def figures(arguments: Namespace, told: Told) -> list[dict[str, Any]]:
     exact = gradients(copy.deepcopy(plain), batch)
     others = copy.deepcopy(plain)
     sampled = spread((gradients(others, next(stream).batch) for _ in range(arguments.batches)), exact)
+    exact_bytes = kept_bytes(others, batch)
     found = {}
     for name in arguments.schemes:
         if name == SAMPLES:
             model.set_samples(positions)
             contestant = model
         else:
-            contestant = compressed(copy.deepcopy(plain), bits=arguments.bits, **SCHEMES[name])
+            contestant = made(name, copy.deepcopy(plain), batch, arguments.bits)
         found[name] = measured(contestant, batch, exact, arguments.draws, sampled)
+        found[name] |= {"kept_bytes": kept_bytes(contestant, batch), "exact_bytes": exact_bytes}
         told(name)
     for each in found.values():
         for other in {"original", "L2"} & found.keys():
             each[f"ratio_to_{other.lower()}"] = round(each["variance"] / found[other]["variance"], 4)
     return list(found.values())
+
+
+def made(name: str, model: Any, batch: Batch, bits: float) -> Any:
+    """Return a plain model as a scheme, or the method of others, trains it."""
+    if name in SCHEMES:
+        return compressed(model, bits=bits, **SCHEMES[name])
+    model = PEERS[name].applied(model)
+    if peers.is_to_prepare(model):
+        peers.prepare(model, lambda: gradients(model, batch))
+    return model
+
+
+def kept_bytes(model: Any, batch: Batch) -> int:
+    """Return what autograd keeps after a forward, the loss left out."""
+    from actnn.torch.memory import KeptBytes
+
+    with KeptBytes(model) as kept:
+        outputs = batch.outputs(model)
+        total: int = kept.total
+    del outputs
+    return total
 
 
 def examples(arguments: Namespace) -> Iterator[Example]:
@@ -242,19 +276,27 @@ def measured(
     drawn = Draws(exact)
     for _ in range(draws):
         drawn.add(gradients(model, batch))
-    report = model.report()
     norm = sum(float(grad.square().sum()) for grad in exact.values())
-    predicted = predictions(model, batch)
     bias, error = drawn.bias()
     sampling = None if sampled is None else sum(sampled.values()) / norm
     return {
         "variance": drawn.variance,
         "bias": bias,
         "bias_error": error,
+        # what rounds to the nearest has no variance, and all of its error in the bias
+        "error": drawn.variance + max(0.0, bias),
         "noisiest": drawn.noisiest(NOISIEST),
         "noisiest_of_sampling": None if sampled is None else drawn.noisiest(NOISIEST, sampled),
         "sampling_variance": sampling,
         "of_sampling": None if not sampling else drawn.variance / sampling,
+        **(own_figures(model, batch, drawn, norm) if hasattr(model, "report") else {}),
+    }
+
+
+def own_figures(model: Any, batch: Batch, drawn: Draws, norm: float) -> dict[str, Any]:
+    """Return what a model of ours tells besides: the variance that it predicts, and how wide its codes are."""
+    report, predicted = model.report(), predictions(model, batch)
+    return {
         "predicted": sum(predicted.values()) / norm,
         "rank_correlation": rank_correlation(drawn.variances, predicted),
         "kept_ratio": round(report.ratio, 3),

@@ -36,7 +36,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "doctor": Command("actnn.cli.doctor:main", "say what was found: frameworks, kernels, processor, versions"),
     "demo": Command("actnn.cli.demo:main", "train a small ResNet exactly and compressed, and compare the two"),
-    "train": Command("actnn.cli.train:main", "train an image classifier, with checkpoints that resume exactly"),
+    "train": Command("actnn.cli.train:main", "train for a task, with checkpoints that resume exactly"),
     "profile": Command("actnn.cli.profile:main", "show where the memory of a training step goes, layer by layer"),
     "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
     "bench variance": Command("actnn.bench.variance:main", "measure the noise that codes add to a gradient"),
@@ -44,6 +44,7 @@ COMMANDS = {
         "actnn.bench.convergence:main", "train at every level and width, and compare accuracy"
     ),
     "bench losses": Command("actnn.bench.losses:main", "compare the losses of real models over their first steps"),
+    "bench tasks": Command("actnn.bench.tasks:main", "train every task with every contestant, over seeds"),
     "bench step": Command("actnn.bench.step:main", "time and weigh a training step against exact training"),
     "bench compile": Command("actnn.bench.compile:main", "compare steps plain and with codes, compiled and not"),
     "bench overhead": Command("actnn.bench.overhead:main", "time what conversion adds to a step of tiny tensors"),
@@ -51,6 +52,7 @@ COMMANDS = {
     "bench roofline": Command("actnn.bench.roofline:main", "estimate kernels of accelerators, without one"),
     "bench kept": Command("actnn.bench.kept:main", "name what autograd keeps of real models, by operation"),
     "bench speed": Command("actnn.bench.speed:main", "count images a second by batch size"),
+    "bench scaling": Command("actnn.bench.scaling:main", "compare steps of one process with those of several"),
     "bench maxbatch": Command("actnn.bench.maxbatch:main", "find the largest batch under a memory limit"),
     "bench maxmodel": Command("actnn.bench.maxmodel:main", "find the largest model under a memory limit"),
     "bench fragmentation": Command(

@@ -17,6 +17,8 @@ EXTRAS = {
     "torchvision": "models",
     "timm": "models",
     "transformers": "models",
+    "torchmetrics": "tasks",
+    "pycocotools": "tasks",
 }
 
 

@@ -9,10 +9,18 @@ if TYPE_CHECKING:
 
 
 def progress_bars(*more: str, bar_width: int = 40, **options: Any) -> Progress:
-    """Return bars with a name, a count, the time and the texts ``more``; ``options`` go to rich's Progress."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    """Return bars with a name, a count, times and the texts ``more``; ``options`` go to rich's Progress."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.table import Column
 
-    columns = TextColumn("{task.description}"), BarColumn(bar_width), MofNCompleteColumn(), TimeElapsedColumn()
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(bar_width), MofNCompleteColumn(), *times
     texts = [TextColumn(text, table_column=Column(no_wrap=True, overflow="ellipsis")) for text in more]
     return Progress(*columns, *texts, **options)

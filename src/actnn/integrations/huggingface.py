@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from actnn.errors import SessionError
-from actnn.integrations.session import Steps, figures, missing
+from actnn.integrations.session import figures, missing
 from actnn.torch.checkpoint import SessionStates
 from actnn.torch.convert import QModule
 
@@ -52,7 +52,6 @@ class ActnnCallback(TrainerCallback, ExportableState):
             self.wrapper = model
         elif self.wrapper is None or self._model is not model:
             self._model, self.wrapper = model, QModule(model, **self.settings)
-            model.register_forward_pre_hook(Steps(self.wrapper))
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **_: Any) -> None:
         """Convert the model of a trainer that was given one."""

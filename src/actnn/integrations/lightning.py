@@ -6,7 +6,6 @@ from typing import Any
 
 from actnn.errors import SessionError
 from actnn.integrations.session import figures, missing
-from actnn.model.wrapper import session_of
 from actnn.torch.checkpoint import SessionStates
 from actnn.torch.convert import QModule
 
@@ -30,10 +29,6 @@ class ActnnCallback(Callback):
         """Convert the module before optimizers are made and processes share it out."""
         if stage == "fit" and self.wrapper is None:
             self.wrapper = QModule(pl_module, **self.settings)
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin a step: Lightning calls training_step, past the wrapper."""
-        session_of(self._converted()).forward_begins()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

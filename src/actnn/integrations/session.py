@@ -1,12 +1,9 @@
-"""What trainers ask of a converted model: its figures for their loggers, and steps that begin past its wrapper."""
+"""What trainers ask of a converted model: its figures for their loggers, and what to install."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from actnn.errors import UnsupportedError
-from actnn.model.wrapper import Wrapper, session_of
+from actnn.model.wrapper import Wrapper
 
 KEPT_BYTES, BITS = "actnn/kept_bytes", "actnn/bits"
 # the extra that brings each package
@@ -29,13 +26,3 @@ def figures(model: Wrapper) -> dict[str, float]:
     if report.average_bits is not None:
         found[BITS] = report.average_bits
     return found
-
-
-class Steps:
-    """A forward pre-hook by which a step begins where a trainer calls the model itself and not its wrapper."""
-
-    def __init__(self, wrapper: Wrapper) -> None:
-        self.wrapper = wrapper
-
-    def __call__(self, model: Any, arguments: Sequence[Any]) -> None:
-        session_of(self.wrapper).forward_begins()

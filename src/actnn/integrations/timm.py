@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from actnn.integrations.session import figures, missing
-from actnn.torch.checkpoint import PROCESSES, SessionStates
+from actnn.model.checkpoint import PROCESSES
+from actnn.torch.checkpoint import SessionStates
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,6 +120,7 @@ class Block:
         self.bits_address = self.ranges_address + RANGE_BYTES * samples
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def nbytes(samples: int) -> int:
         """Size of the block of so many samples."""
         return (OFFSET_BYTES * (samples + 1) + RANGE_BYTES * samples + samples + 7) // 8 * 8

@@ -75,6 +75,10 @@ class Arrays(Protocol):
         """The places in FLOATS of the framework's own dtypes; a ``Codes``, which refuses others."""
 
     @property
+    def byte(self) -> Any:
+        """The framework's own dtype of bytes."""
+
+    @property
     def lends_threads(self) -> bool:
         """Whether the framework computes in an OpenMP runtime of its own."""
 
@@ -335,9 +339,8 @@ class Backend(Protocol):
         weighted by ``weight[c]``, or A where there is no weight. With v the value, or what ``normalize`` would code,
         an affine code has the one range ``max v - min v``, on the positive side. Else the side of an element is
         ``not (v <= 0)``, and the ranges are ``max(0, max v)`` and ``max(0, -min v)``, the latter 0 where zero is exact.
-        Along a curve, ranges are those of what is coded, and an element counts ``unit**2 + v**2`` times (asinh) or
-        ``4 v`` times (root), at most 2^118: the factor by which noise there is larger in v. A v that a curve has not is
-        like one that is not finite.
+        Along a curve, ranges are those of what is coded, and an element counts by its squared slope, at most 2^118:
+        the factor by which noise there is larger in v. A v that a curve has not is like one that is not finite.
 
         Only the groups ``stride // 2``, ``stride // 2 + stride``, … of a sample are read, the first one where there
         are none of these, and the sums multiplied up to the whole sample. Of the layout only shape and family count.
@@ -441,7 +444,8 @@ class Backend(Protocol):
 
 def check_buffer(arrays: Arrays, buffer: Array, nbytes: int) -> Array:
     """Return a buffer that a code of ``nbytes`` can be written to; raise FormatError for any other."""
-    if arrays.dtype(buffer) != "uint8" or tuple(buffer.shape) != (nbytes,):
+    # by the framework's own dtype: every code passes here, and names of dtypes take long to tell
+    if buffer.dtype != arrays.byte or tuple(buffer.shape) != (nbytes,):
         dtype, shape = arrays.dtype(buffer), tuple(buffer.shape)
         raise FormatError(
             f"a code of {nbytes} bytes was to be written to a {dtype} buffer of shape {shape}: expected uint8 of shape "

@@ -17,6 +17,7 @@ class NumpyArrays:
     """The array operations of the contract, by numpy; it has no bfloat16."""
 
     codes = Codes({np.dtype(np.float32): 0, np.dtype(np.float16): 1})
+    byte = np.dtype(np.uint8)
     lends_threads = False
 
     def dtype(self, x: Array) -> str:

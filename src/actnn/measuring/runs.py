@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actnn.console import INTERRUPTED
+from actnn.console.columns import aligned
 from actnn.console.progress import progress_bars
 from actnn.errors import ConfigError
 from actnn.measuring import machine
@@ -75,12 +76,13 @@ def carry_out(
     any_commit: bool = False,
     steps: int | None = None,
     counts: Callable[[Record], bool] = lambda record: True,
+    done: Callable[[], object] = lambda: None,
 ) -> list[Record]:
     """Measure the groups of which a run is not recorded yet; return the newest record of every run.
 
     A run is recorded when the file holds all its settings with the commit of the working directory, or with any.
     ``words`` describes a run and ``found`` its figures, for people; ``steps`` is how often a measurement tells;
-    ``counts`` tells whether a record is as good as a new one.
+    ``counts`` tells whether a record is as good as a new one; ``done`` is called for each group that was there already.
     """
     known_before = [] if out is None or again else [record for record in recorded(out) if counts(record)]
     if out is not None:
@@ -100,6 +102,8 @@ def carry_out(
                         append(record, out)
                     shown.line(f"{words(record)}: {found(record)}")
                 bar(None)
+            else:
+                done()
             results += known
             advance(len(group))
     return results
@@ -110,9 +114,20 @@ def measured(group: Group, measure: Measure, bar: Callable[..., None]) -> Iterat
     return zip(group, measure(group, lambda message: bar()), strict=True)
 
 
-def print_all(groups: Sequence[Group], measure: Measure, arguments: Namespace, **options: Any) -> None:
-    """Carry out what ``--out`` and ``--again`` ask for and print every record as one line of JSON."""
-    for record in carry_out(groups, measure, out=arguments.out, again=arguments.again, **options):
+def print_all(
+    groups: Sequence[Group],
+    measure: Measure,
+    arguments: Namespace,
+    table: Callable[[Sequence[Record]], tuple[list[str], list[list[str]]]] | None = None,
+    **options: Any,
+) -> None:
+    """Carry out what ``--out`` and ``--again`` ask for and print each record as a line of JSON, or all in a table."""
+    records = carry_out(groups, measure, out=arguments.out, again=arguments.again, **options)
+    if table is not None:
+        heading, rows = table(records)
+        print("\n".join(aligned([heading, *rows])))
+        return
+    for record in records:
         print(json.dumps(record))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -27,7 +27,8 @@ def choose(
 
     With a functional ``door``, what a layer that is not converted calls is served all the same.
     """
-    chosen = []
+    chosen: list[Choice] = []
+    converted: set[str] = set()
     parents = {parent for name, _ in layers for parent in list(with_parents(name))[1:]}
     for name, layer in layers:
         compressed = isinstance(layer, CompressedLayer)
@@ -39,9 +40,10 @@ def choose(
             group = layer.site.group if compressed else 0
             site = session.site(name or "model", twin.__name__, group, twin.normalizes, twin.extra)
             chosen.append((layer, twin, site))
+            converted.add(name)
         elif reason is not None:
             session.left_exact.append((name or "model", type(layer).__name__, reason))
-        elif name and name not in parents:
+        elif name and name not in parents and not within(name, converted):
             session.other_kinds[type(layer).__name__].append(name)
     patterns.check_all_matched([name for name, _ in layers])
     return chosen
@@ -108,6 +110,11 @@ class Patterns:
         if missing:
             some = ", ".join(names[1:6])
             raise ConfigError(f"exact={missing} matches no layer of this model. Its layers are named like {some}.")
+
+
+def within(name: str, layers: Collection[str]) -> bool:
+    """Tell whether a path lies inside one of some layers."""
+    return any(path in layers for path in list(with_parents(name))[1:])
 
 
 def with_parents(name: str) -> Iterator[str]:

@@ -14,10 +14,33 @@ DECLINED = NotImplemented
 Rule = Callable[..., Any]
 
 
+# what the code of a class may raise on rows of numbers that it was not written for
+UNLIKE = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, AssertionError, ArithmeticError, OSError)
+
+
+def disagreement(name: str, trial: Callable[[], bool]) -> str | None:
+    """Return why a class is not taken for the function that its name says, None where a trial shows that it is.
+
+    ``trial`` lets the class and the function compute the same few rows, and tells whether they agree.
+    """
+    try:
+        agrees = trial()
+    except UNLIKE as problem:
+        words = next(iter(str(problem).strip().splitlines()), "")
+        told = f"raised {type(problem).__name__}{': ' + words if words else ''}"
+    else:
+        told = "computed something else"
+        if agrees:
+            return None
+    return f"it is named like {name}, but on a few rows of numbers it {told}; what it calls is served by itself"
+
+
 class Frame:
     """One call of one module: its functions are counted, so that each has a site of its own."""
 
     __slots__ = ("_counts", "active", "module", "name", "session")
+    # whether a rule may write over the tensor that it was given
+    overwrites = False
 
     def __init__(self, session: Session, module: Any, name: str, active: bool) -> None:
         self.session, self.module, self.name, self.active = session, module, name, active
@@ -42,12 +65,12 @@ class Frame:
 
 
 class OwnSite:
-    """What a rule asks of a call: a layer has one site for all its calls."""
+    """What a rule asks of a call: a layer has one site for all its calls, and may know that nobody reads its input."""
 
-    __slots__ = ("_site", "training")
+    __slots__ = ("_site", "overwrites", "training")
 
-    def __init__(self, site: Site, training: bool) -> None:
-        self._site, self.training = site, training
+    def __init__(self, site: Site, training: bool, overwrites: bool = False) -> None:
+        self._site, self.training, self.overwrites = site, training, overwrites
 
     def count(self, function: str) -> str:
         """Return the name of a call."""

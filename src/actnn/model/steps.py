@@ -81,6 +81,9 @@ class Steps:
         """Return what autograd keeps of the whole model; None where that was not counted."""
         return None
 
+    def takes(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Note what the whole model was called with."""
+
     def counted(self, kept: Any) -> None:
         """Take what was counted in this step."""
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from actnn.errors import UnsupportedError
 from actnn.session import html
+from actnn.session.whole import some
 
 Floats = NDArray[np.float64]
 Gradients = Mapping[str, NDArray[Any]]
@@ -205,14 +206,19 @@ class Comparison:
         for name, layer in self._layers.items():
             layer.add_rounded(gradients[name])
 
-    def result(self, predicted: Mapping[str, float], share: float) -> Verification:
-        """Return the verification; ``share`` of the batch is what one part holds."""
+    def result(self, predicted: Mapping[str, float], share: float, unpredicted: Sequence[str] = ()) -> Verification:
+        """Return the verification; ``share`` of the batch is what one part holds.
+
+        ``unpredicted`` names codes whose noise is found in none of the predictions.
+        """
         biases = {name: layer.bias() for name, layer in self._layers.items()}
         rows = [layer.row(name, biases[name], predicted.get(name, 0.0), share) for name, layer in self._layers.items()]
         first, *others = biases.values()
         total = total_of(rows, sum(others, first))
         warned = warning(rows, biases)
-        return Verification(rows, total, conclusion(rows, total, biased=warned is not None), warned)
+        noisy = [row["layer"] for row in rows if row["measured"] > 0.0 and not row["predicted"]]
+        told = conclusion(rows, total, biased=warned is not None)
+        return Verification(rows, total, told, warned, (*unpredicted, *noisy))
 
 
 def check_finite(gradients: Gradients, what: str, advice: str) -> None:
@@ -299,12 +305,15 @@ class Verification:
 
     ``rows`` holds one dict per layer, ``total`` one for all of them: ``layer``, the ``norm`` of the exact gradient,
     ``bias_z``, and the variances ``measured``, ``predicted`` and ``sampling`` (None where the batch is too small).
+    ``unpredicted`` names what the predictions leave out: codes whose noise goes on to layers below, and layers that
+    have noise of others alone.
     """
 
     rows: list[Row] = field(repr=False)
     total: Row
     conclusion: str
     warning: str | None = None
+    unpredicted: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return str(self)
@@ -312,7 +321,7 @@ class Verification:
     def _repr_html_(self) -> str:
         """Return the table as notebooks show it, with the conclusion."""
         cells = [COLUMNS, *(_cells(row) for row in self.rows), _cells(self.total)]
-        last = [self.conclusion] if self.warning is None else [self.conclusion, self.warning]
+        last = self._sentences()
         return f"{html.table(cells)}{html.words(last)}"
 
     def __str__(self) -> str:
@@ -323,8 +332,14 @@ class Verification:
             adjusted = [figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True)]
             lines.append("  ".join([layer.ljust(widths[0]), *adjusted]))
         rule = "-" * len(lines[0])
-        last = [self.conclusion] if self.warning is None else [self.conclusion, self.warning]
+        last = self._sentences()
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], "", *last])
+
+    def _sentences(self) -> list[str]:
+        """Return what there is to say under the table."""
+        left_out = f"Predictions leave out noise at {len(self.unpredicted)} places: {some(self.unpredicted)}"
+        warned = [] if self.warning is None else [self.warning]
+        return [*([left_out] if self.unpredicted else []), self.conclusion, *warned]
 
     def plot(self, path: str | Path) -> None:
         """Draw the variances by layer into a file, whose ending tells its format.

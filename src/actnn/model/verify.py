@@ -13,6 +13,7 @@ from actnn.errors import ConfigError, ShapeError, UnsupportedError
 from actnn.kernels.contract import Array
 from actnn.model.verification import Comparison, Gradients, Verification
 from actnn.model.wrapper import Wrapper, session_of
+from actnn.session.site import Site
 
 LossFunction = Callable[[Any, Any], Array]
 
@@ -76,25 +77,30 @@ class Verifier:
         raise NotImplementedError
 
     def verify(
-        self, model: Any, batch: tuple[Any, Any], loss_function: LossFunction, draws: int = 32, **conversion: Any
+        self, model: Any, batch: Any, loss_function: LossFunction | None = None, draws: int = 32, **conversion: Any
     ) -> Verification:
         """Compare a model's gradient from codes with its exact one, in training mode on one batch; change neither.
 
         ``model`` is plain, and converted as ``QModule(model, **conversion)`` would (``level``, ``exact``,
         ``seed``...), or a QModule, whose own settings hold. ``batch`` is a pair of inputs and targets, each a
         tensor or a nest of them: a tuple or list of inputs is given to the model as arguments, a dict as named
-        ones. ``loss_function(output, targets)`` returns a mean over samples.
+        ones. ``loss_function(output, targets)`` returns a mean over samples. Without one the model's own ``loss``
+        counts, as Hugging Face's models have it, and ``batch`` may be a dict of named inputs by itself.
 
         ``measured`` is the variance over ``draws`` gradients with noise of their own; fewer than 10 cannot
-        prove a bias. ``predicted`` is what theory expects of the code that a layer reads. Of the noise that the
-        input gradient of a BatchNorm hands down it holds an estimate for the layer that the BatchNorm follows,
-        and nothing for those further below, where ``measured`` may be larger. ``sampling``, for scale, is the
+        prove a bias. ``predicted`` is what theory expects of the code that a layer, or a function which a module
+        calls with a parameter, reads. Of the noise that the input gradient of a BatchNorm hands down it holds an
+        estimate for the layer that the BatchNorm follows, and nothing for those further below, where ``measured``
+        may be larger; nor does it hold what attention, gates and smooth functions hand down. ``unpredicted`` names
+        all of these. ``sampling``, for scale, is the
         variance that another batch of this size makes, estimated from up to 8 parts of this one. A BatchNorm
         normalises each part by itself: with parts of a few samples, take it as a rough guide.
 
         Raises ConfigError, UnsupportedError or ShapeError where an argument is not as described or a gradient
         not finite.
         """
+        if loss_function is None:
+            loss_function, batch = own_loss, (batch, None) if isinstance(batch, Mapping) else batch
         self.check_arguments(model, batch, draws, conversion)
         generators = Generators(self)
         try:
@@ -110,11 +116,13 @@ class Verifier:
                 for _ in range(draws):
                     step.run()
                     comparison.add_draw(self.gathered(coded, names))
-                found = self.owned(coded, session.predictions)
+                found, unowned = self.owned(coded, session.predictions, session.sites)
                 predicted = {layer: value / draws for layer, value in found.items()}
+                handing = [site.name for site in session.sites if hands_down(site, session.predictions)]
         finally:
             generators.rewind()
-        return comparison.result(predicted, share=self.part_size(batch) / max(1, self.samples(batch)))
+        share = self.part_size(batch) / max(1, self.samples(batch))
+        return comparison.result(predicted, share, [*unowned, *handing])
 
     def check_arguments(self, model: Any, batch: Any, draws: Any, conversion: Mapping[str, Any]) -> None:
         """Raise a typed error unless there is something to verify."""
@@ -224,15 +232,26 @@ class Verifier:
         found = self.gradient(parameter)
         return self.nothing(parameter) if found is None else found
 
-    def owned(self, model: Any, predictions: Mapping[str, float]) -> dict[str, float]:
-        """Return predictions under the layer that owns the weight: tied weights have the sum of all that share them."""
+    def owned(
+        self, model: Any, predictions: Mapping[str, float], sites: Sequence[Site]
+    ) -> tuple[dict[str, float], list[str]]:
+        """Return predictions under the layer that owns the weight, and the names of those whose weight nobody owns.
+
+        Tied weights have the sum of all that share them. A function is known by the parameter that it was called with.
+        """
         owners = {id(parameter): layer_of(name) for name, parameter in self.parameters(model)}
+        layers = {path or "model": weight for path, weight in self.layers(model)}
+        called_with = {site.name: site.parameter for site in sites}
         found: dict[str, float] = {}
-        for path, weight in self.layers(model):
-            if weight is not None:
-                owner = owners[id(weight)]
-                found[owner] = found.get(owner, 0.0) + predictions.get(path or "model", 0.0)
-        return found
+        unowned = []
+        for name, value in predictions.items():
+            weight = called_with.get(name) if "/" in name else id(layers.get(name))
+            owner = None if weight is None else owners.get(weight)
+            if owner is not None:
+                found[owner] = found.get(owner, 0.0) + value
+            elif value > 0:
+                unowned.append(name)
+        return found, unowned
 
 
 class Generators:
@@ -278,11 +297,27 @@ class Step:
         loss.backward()
 
 
+def hands_down(site: Site, predictions: Mapping[str, float]) -> bool:
+    """Tell whether a site made codes of which only gradients of layers below are computed."""
+    return site.account.elements > 0 and site.name not in predictions and not site.account.readers
+
+
 def called(model: Any, inputs: Any) -> Any:
     """Return the output for one input, a sequence of them or named ones."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+def own_loss(output: Any, targets: Any) -> Any:
+    """Return the loss that a model computed itself."""
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if loss is None:
+        raise UnsupportedError(
+            f"verify was given no loss function, and the model returned a {type(output).__name__} without a loss: "
+            "expected one of its own, as models of Hugging Face have when they are given labels. Give a loss function."
+        )
+    return loss
 
 
 def layer_of(parameter: str) -> str:

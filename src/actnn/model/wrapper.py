@@ -78,6 +78,7 @@ class Wrapper:
         if not self._session.serves:
             return self._model(*args, **kwargs)
         with self._steps.called(whole=True):
+            self._steps.takes(args, kwargs)
             return self._model(*args, **kwargs)
 
     def _inside(self) -> AbstractContextManager[Any]:

@@ -20,16 +20,17 @@ from actnn.format import AFFINE, MAX_BITS
 from actnn.kernels.contract import Array
 from actnn.operations.kept import Kept, Reading, counted_once, encode, keep
 from actnn.operations.variances import mean_variance, variance
-from actnn.planning.caps import CAP
 from actnn.session.session import Session
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
 
 VALUE = 2
 # beyond the average width
-EXTRA_BITS = {"query": 2, "key": 2, "value": 1}
+EXTRA_BITS = {"query": 2, "key": 2, "value": 2}
 # the variance of noise in logits up to which the squared bias is below 5e-5 of the squared gradient, and left alone
 LEAST_VARIANCE = 0.02
+# what noise in logits weighs beside relative noise in gradients: at that variance as much as one of 5 % does
+NOISE_OF_LOGITS = 0.05 / LEAST_VARIANCE
 # the noise, over the mean square of an input, with which it is measured how much of it goes on
 PROBE = 1e-3
 # codes of queries after which the noise of an accelerator's is looked at again
@@ -188,10 +189,12 @@ class Inputs:
             if self._together:
                 changes, squares = zip(*pairs, strict=True)
                 pairs = [(sum(changes), sum(squares))]
-            felt = sum(change / square for change, square in pairs if square > 0)
+            relative = [change / square for change, square in pairs if square > 0]
+            # each of the maps that made the inputs feels its own
+            felt = sum(relative) / max(1, len(relative))
             if math.isfinite(felt) and math.isfinite(variance_of_logits):
                 # the variance of logits, of which noise is to stay where it gives no bias
-                site.passing = felt / PROBE + (CAP / LEAST_VARIANCE * variance_of_logits if place < VALUE else 0.0)
+                site.passing = felt / PROBE + (NOISE_OF_LOGITS * variance_of_logits if place < VALUE else 0.0)
 
         planner.tell(held, note)
 

@@ -13,7 +13,6 @@ from actnn.format import Family, Part
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Backend, Channels, OutputAffine, Span
 from actnn.planning.noise import Floats
 from actnn.planning.records import OUTPUT, POSITIVE_OUTPUT, Observation, Passing, Record
-from actnn.session import families
 from actnn.session.plans import CodePlan, code_plan, mask_plan
 from actnn.session.site import Readers, Site
 from actnn.session.tags import Tag
@@ -21,6 +20,8 @@ from actnn.session.tensors import Form, Order, Tensors, check_floating
 
 # the positions of what is saved for a BatchNorm's output: its code, gamma, beta, and what the kernels saved
 THRESHOLD_ROW = 1
+# axes of a batch of images
+IMAGE_RANK = 4
 
 
 class Reading:
@@ -75,35 +76,36 @@ class Reading:
         if self.layout is None:
             x = saved[0] if samples is None or not order.batched else saved[0][samples.start : samples.stop]
             return order.tensors.cast(x, dtype)
-        if site.session.watch is None:
-            return self._decoded(self.layout, saved, dtype, samples)
-        return site.session.watch(site, "decode", partial(self._decoded, self.layout, saved, dtype, samples))
-
-    def _decoded(self, layout: AnyLayout, saved: Sequence[Array], dtype: str, samples: range | None) -> Array:
-        order, affine = self.order, None
-        tensors = order.tensors
+        tensors, layout, affine = order.tensors, self.layout, None
         if self.normalized:
             _, gamma, beta, constants = saved
             threshold = None if layout.family.affine else constants
             # not as an array of its own: to index a tensor takes longer than the call of a kernel
-            affine = OutputAffine(self.channels, gamma, beta, threshold, THRESHOLD_ROW)
+            affine = OutputAffine(order.channels, gamma, beta, threshold, THRESHOLD_ROW)
         if samples is not None:
             order = order.of_samples(len(samples))
         out = tensors.unfilled(order, dtype, saved[0])
         values = out if self.backend.any_shape else order.flat(out)
-        self.backend.decode(tensors, saved[0], layout, self.part, dtype, affine, samples, values)
+        arguments = tensors, saved[0], layout, self.part, dtype, affine, samples, values
+        if site.session.watch is None:
+            self.backend.decode(*arguments)
+        else:
+            site.session.watch(site, "decode", partial(self.backend.decode, *arguments))
         return out
 
-    def masked(self, site: Site, saved: Array, grad: Array, above: float, below: float) -> Array:
+    def masked(
+        self, site: Site, saved: Array, grad: Array, above: float, below: float, overwrites: bool = False
+    ) -> Array:
         """Return ``grad`` times ``above`` where the mask holds and ``below`` elsewhere.
 
-        The mask is the code's side, or a plain mask where there is no layout.
+        The mask is the code's side, or a plain mask where there is no layout. With ``overwrites`` nobody else will read
+        ``grad``, whose place the result may take.
         """
         order = self.order
         tensors, store = order.tensors, site.session.store
         mask = saved if store.keeps_in_place else store.get(tensors, saved)
         if self.backend.any_shape and order.dense(grad):
-            out = tensors.alike(grad)
+            out = grad if overwrites else tensors.alike(grad)
             self.backend.apply_mask(tensors, mask, self.layout, grad, above, below, order.rows, out)
             return out
         masked = self.backend.apply_mask(tensors, mask, self.layout, order.flat(grad), above, below)
@@ -116,7 +118,9 @@ class Reading:
 
     def whole(self, site: Site, saved: Sequence[Array], grad: Array) -> Array:
         """Return this activation, in the precision of the gradient of a map's output that read it."""
-        return self.value(site, self.fetched(site, saved), self.order.tensors.dtype(grad))
+        if not site.session.store.keeps_in_place:
+            saved = self.fetched(site, saved)
+        return self.value(site, saved, self.order.tensors.dtype(grad))
 
     def parts(
         self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
@@ -267,10 +271,6 @@ class Kept:
             return Kept(Reshaped(order, *reading.bases), self.tensors)
         return Kept(Reshaped(order, (reading, count)), self.tensors)
 
-    def rectified(self) -> Kept:
-        """Return how the positive part of this activation reads from the same code."""
-        return Kept(self.reading.positive, self.tensors)
-
 
 def encode(
     tensors: Tensors, x: Array, form: Form, site: Site, family: Family | None = None, exact_bytes: int = 0
@@ -279,13 +279,14 @@ def encode(
 
     ``exact_bytes`` are what exact training would keep for it, where nobody has counted that yet.
     """
-    plan = code_plan(tensors, site, x, form, family or families.of_values(site.session.policy))
+    plan = code_plan(tensors, site, x, form, family or site.of_values)
     if not plan.smaller:
         site.session.check_open()
         return None
     buffer, layout, record = plan.encode(tensors, x)
     plan.account(layout, 0, exact_bytes)
-    return Kept(reading_of(plan, layout, record), (site.store(tensors, buffer),))
+    reading = reading_of(plan, layout, record) if record is not None or plan.reading is None else plan.reading
+    return Kept(reading, (buffer if site.session.store.keeps_in_place else site.store(tensors, buffer),))
 
 
 def reading_of(plan: CodePlan, layout: AnyLayout, record: Record | None, normalized: bool = False) -> Reading:
@@ -304,7 +305,9 @@ def energies_of(tensors: Tensors, backend: Backend, site: Site, values: Array, b
     samples, elements = order.rows
     found = planner.statistics.span(samples)
     flat = values if backend.any_shape and order.dense(values) else order.flat(values)
-    backend.energy(tensors, flat, planner.stride(elements), found, order.rows)
+    # one token may have all of a gradient: only images are alike wherever one looks
+    stride = planner.stride(elements) if len(values.shape) >= IMAGE_RANK else 1
+    backend.energy(tensors, flat, stride, found, order.rows)
     return found
 
 
@@ -320,16 +323,18 @@ def exactly(tensors: Tensors, x: Array) -> Kept:
     return Kept(Reading(tensors.order(x, batched=len(x.shape) > 1), kernels.select(tensors, x)), (x,))
 
 
-def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = None) -> Kept:
+def encode_mask(tensors: Tensors, x: Array, site: Site, upper: float | None = None, form: Form | None = None) -> Kept:
     """Return one bit an element, ``not (x <= 0)``, and below ``upper`` where that is given; it reads as a mask only."""
-    session, plan = site.session, mask_plan(tensors, site, x, tensors.form(x))
-    session.check_open()
-    buffer = session.store.allocate(tensors, plan.nbytes, x)
-    plan.backend.encode_mask(tensors, x if plan.direct else plan.order.flat(x), buffer, plan.rows, upper)
+    session, plan = site.session, mask_plan(tensors, site, x, tensors.form(x) if form is None else form)
+    if session.closed:
+        session.check_open()
+    store = session.store
+    buffer = store.allocate(tensors, plan.nbytes, x) if store.allocates else None
+    buffer = plan.backend.encode_mask(tensors, x if plan.direct else plan.order.flat(x), buffer, plan.rows, upper)
     site.keeps(plan.nbytes)
     if plan.reading is None:
         plan.reading = Reading(plan.order, plan.backend)
-    return Kept(plan.reading, (site.store(tensors, buffer),))
+    return Kept(plan.reading, (buffer if store.keeps_in_place else site.store(tensors, buffer),))
 
 
 def keep(
@@ -340,7 +345,7 @@ def keep(
     if form is None:
         form = tensors.form(x)
     tag = session.tags.current(tensors, x, form)
-    exact_bytes = uncounted(tensors, x, tag)
+    exact_bytes = 0 if tag.counted else uncounted(tensors, x, tag)
     if training and tag.owner is not None and tag.readers is not None:
         tag.readers.values = True
         if tag.kept is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from actnn.kernels.contract import AnyLayout, Array, BatchNorm, Span
-from actnn.operations.kept import Kept, reading_of, uncounted
+from actnn.operations.kept import Kept, energies_of, reading_of
 from actnn.planning.noise import Floats, batch_norm_coefficient
 from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
 from actnn.session import families
@@ -67,30 +67,37 @@ def batch_norm(
     running: Running | None,
     processes: Processes | None,
     exact: Callable[..., Array],
-    apply: Callable[[Array, Normalizing], tuple[Array, Any]],
+    apply: Callable[[Array, Array | None, Array | None, Normalizing], tuple[Array, Any]],
+    parameters: tuple[Array | None, Array | None],
     check: Callable[[Array], None] | None = None,
+    overwrites: bool = False,
 ) -> Array | None:
     """Return ``x`` normalised by the batch; None where the plain layer serves, whose input is then kept.
 
     ``order`` says where the channels are, where the tensor does not tell itself. ``exact`` normalises by a given mean
-    and variance. ``apply`` calls ``Normalizing.normalize``, recorded by autograd, and returns the output and, where an
-    in-place ReLU may come, a shorter way for its gradient. ``check`` raises an error for a tensor that the layer does
-    not take; it sees the first of each form.
+    and variance. ``apply`` calls ``Normalizing.normalize`` with the ``parameters`` gamma and beta, recorded by
+    autograd, and returns the output and, where an in-place ReLU may come, a shorter way for its gradient. ``check``
+    raises an error for a tensor that the layer does not take; it sees the first of each form. With ``overwrites`` nobody
+    else will read ``x``.
     """
     session, form = site.session, tensors.form(x)
-    plan = code_plan(tensors, site, x, form, site.family(), order, families.of_batch_norm(session.policy, False), check)
+    plan = code_plan(tensors, site, x, form, site.family(), order, families.of_normalized, check)
     tag = session.tags.current(tensors, x, form)
-    exact_bytes, shared = uncounted(tensors, x, tag), shared_code(tag, site)
+    exact_bytes = 0 if tag.counted else plan.exact_bytes
+    tag.counted = True
+    shared = None if tag.owner is None else shared_code(tag, site)
     if shared is None and processes is None and not plan.smaller:
         site.keeps(exact_bytes, exact_bytes)
         return None
-    session.check_open()
+    if session.closed:
+        session.check_open()
     site.below = tag.source
-    call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes)
-    y, bypass = apply(x, call)
+    call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes, overwrites)
+    y, bypass = apply(x, *parameters, call)
     if call.kept is not None and session.policy.share_codes and tensors.recorded(y):
         # what kernels wrote directly has the form of the input
-        tag = session.tags.fresh(tensors, y, form if plan.direct and shared is None else tensors.form(y))
+        form = form if plan.direct and shared is None else tensors.form(y)
+        tag = session.tags.put(tensors, y, tensors.pointer(y), form)
         tag.kept, tag.owner, tag.readers, tag.bypass = call.kept, site, call.readers, bypass
         tag.result = weakref.ref(y)
     call.let_go()
@@ -99,12 +106,13 @@ def batch_norm(
 
 def shared_code(tag: Tag, site: Site) -> Kept | None:
     """Return a code of the input itself that another layer made."""
-    if tag.owner is None or tag.readers is None:
+    if tag.readers is None:
         return None
     tag.readers.values = True
     kept: Kept | None = tag.kept
     if kept is None or not kept.reading.direct:
         return None
+    assert tag.owner is not None
     tag.owner.read_by(site, 0)
     return kept
 
@@ -117,13 +125,13 @@ class Normalizing:
     that share the statistics. The code that backward reads has ``layout``, None where it reads none, and ``record``; it
     is one ``of_input``, or of the normalised input, and ``count`` values made each channel's statistics; where only an
     accelerator knows their number, ``joint`` is a number there, ``count`` over that of all processes. ``shared``,
-    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward.
+    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward. ``overwrites`` lets the output take the
+    place of the input.
     """
 
     __slots__ = (
-        "joint",
-        *("count", "epsilon", "exact", "exact_bytes", "kept", "layout", "of_input", "plan", "processes", "readers"),
-        *("record", "running", "saved", "shared", "site", "tensors"),
+        *("count", "epsilon", "exact", "exact_bytes", "joint", "kept", "layout", "of_input", "overwrites", "plan"),
+        *("processes", "readers", "record", "running", "saved", "shared", "site", "tensors"),
     )
 
     def __init__(
@@ -137,10 +145,11 @@ class Normalizing:
         running: Running | None = None,
         shared: Kept | None = None,
         processes: Processes | None = None,
+        overwrites: bool = False,
     ) -> None:
         self.tensors, self.site, self.plan, self.epsilon, self.exact = tensors, site, plan, epsilon, exact
         self.exact_bytes, self.running, self.shared, self.processes = exact_bytes, running, shared, processes
-        self.readers = Readers()
+        self.readers, self.overwrites = Readers(), overwrites
         self.kept: Kept | None = None
         self.layout: AnyLayout | None = None
         self.record: Record | None = None
@@ -159,16 +168,18 @@ class Normalizing:
             return self._exactly(x, weight, bias, needed)
         tensors, plan, site, running = self.tensors, self.plan, self.site, self.running
         session, order = site.session, plan.order
-        layout, record, division = plan.next()
-        channels = order.channels
+        layout, record, division = plan.planned() if session.planner.active else (plan.layout, None, None)
+        channels, store = order.channels, session.store
         count, statistics = plan.elements // channels.count, None
         if self.processes is not None or not (running is None or running.direct):
             statistics, count = self._statistics(x)
-        constants = tensors.empty((1 if plan.family.affine else 2, channels.count), "float32", x)
+        rows = 1 if plan.family.affine else 2
+        constants = tensors.empty((rows, channels.count), "float32", x)
         parameters = self._parameters(weight, bias, constants, count, statistics)
-        buffer = session.store.allocate(tensors, layout.nbytes, x)
+        nbytes = layout.nbytes
+        buffer = store.allocate(tensors, nbytes, x) if store.allocates else tensors.bytes(nbytes, x)
         if plan.direct:
-            values, y = x, tensors.alike(x)
+            values, y = x, tensors.over(x) if self.overwrites else tensors.alike(x)
             out = y
         else:
             values, y = order.flat(x), tensors.unfilled(order, tensors.dtype(x), x)
@@ -176,12 +187,14 @@ class Normalizing:
         plan.backend.batch_norm(tensors, values, out, layout, parameters, session.key(site), buffer, division)
         if statistics is None and running is not None:
             tensors.touch((running.mean, running.variance))
-        saved = site.store(tensors, buffer)
+        saved = buffer if store.keeps_in_place else site.store(tensors, buffer)
         small = FLOAT_BYTES * channels.count
-        plan.account(layout, small if plan.family.affine else 2 * small, self.exact_bytes + 2 * small)
+        plan.account(layout, rows * small, self.exact_bytes + 2 * small)
         self.layout, self.count, self.record = layout, count, record
         self.saved = (saved, weight, constants)
-        self.kept = Kept(reading_of(plan, layout, record, normalized=True), (saved, weight, bias, constants))
+        known = record is None and plan.reading is not None
+        reading = plan.reading if known else reading_of(plan, layout, record, normalized=True)
+        self.kept = Kept(reading, (saved, weight, bias, constants))
         return y
 
     def _parameters(
@@ -242,9 +255,17 @@ class Normalizing:
 
 
 def gradients(
-    state: Normalizing, saved: Sequence[Array | None], grad: Array, needed: Sequence[bool], rectified: bool
+    state: Normalizing,
+    saved: Sequence[Array | None],
+    grad: Array,
+    needed: Sequence[bool],
+    rectified: bool,
+    overwrites: bool = False,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides."""
+    """Return the gradients of input, gamma and beta; with ``rectified``, behind the ReLU that read the code's sides.
+
+    With ``overwrites`` nobody else will read ``grad``, whose place the gradient of the input may take.
+    """
     need_x, need_weight, need_bias = needed
     code, weight, constants = saved
     tensors, plan, site = state.tensors, state.plan, state.site
@@ -257,12 +278,15 @@ def gradients(
     gamma = None if weight is None else tensors.vector(weight)
     parameters = BatchNorm(channels, state.epsilon, state.count, gamma, None, None, 0.0, None, constants)
     grads = tensors.empty((2, channels.count), "float32", grad)
-    energies, stride = observed(state)
+    energies, stride = (None, 1) if state.record is None else observed(state)
     direct = backend.any_shape and order.dense(grad)
     values, grad_x, out = grad if direct else order.flat(grad), None, None
     if need_x:
-        grad_x = tensors.alike(grad) if direct else tensors.unfilled(order, tensors.dtype(grad), grad)
-        out = grad_x if direct else order.flat(grad_x)
+        if direct:
+            out = grad_x = grad if overwrites else tensors.alike(grad)
+        else:
+            grad_x = tensors.unfilled(order, tensors.dtype(grad), grad)
+            out = order.flat(grad_x)
     fixed = tensors, values, code, state.layout, parameters, rectified, state.of_input
     if state.processes is None:
         backend.batch_norm_backward(*fixed, grads, out, None, stride, energies)
@@ -280,7 +304,7 @@ def gradients(
 def observed(state: Normalizing) -> tuple[Span | None, int]:
     """Return room for the gradient's energies where the planner wants them, and which groups tell them."""
     planner = state.site.session.planner
-    if state.record is None or not planner.observing:
+    if not planner.observing:
         return None, 1
     samples, elements = state.plan.order.rows
     return planner.statistics.span(samples), planner.stride(elements)
@@ -322,6 +346,8 @@ def observe(
     coefficient = batch_norm_coefficient(record.layout.elements, rectified=sides and not rectified)
     columns = POSITIVE_SIDE if sides else BOTH_SIDES
     planner.observe(Handing(record, site, columns, coefficient, energies, handing, scale, learns))
+    if learns:
+        planner.energy(site, energies_of(tensors, state.plan.backend, site, grads[0], False))
 
 
 def joined(tensors: Tensors, local: Array, count: int, processes: Processes) -> tuple[Array, Array, int]:

@@ -91,7 +91,8 @@ def observe_factor(reading: Reading, site: Site, grad: Array, of_other: Array, p
         reading.observe(site, grad, 1 / elements)
         reading.observe_weight(site, of_other)
     else:
-        reading.hand_down(site, 1.0)
+        # noise in one factor is in the gradient of the other alone
+        reading.hand_down(site, 0.5)
 
 
 def tag_product(

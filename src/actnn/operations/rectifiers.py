@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from actnn.format import Family
-from actnn.kernels.contract import Array
+from actnn.kernels.contract import FLOATS, Array
 from actnn.operations.kept import Kept, counted_once, encode, encode_mask
 from actnn.session.site import Readers, Site
 from actnn.session.tags import Tag
-from actnn.session.tensors import Tensors, check_floating
+from actnn.session.tensors import Form, Tensors, check_floating
 
 
 class Rectifier:
@@ -27,12 +27,12 @@ class Rectifier:
     ``function`` computes it. ``family`` is that of a code of the output from which the mask can be read, None where
     there is none; ``rectifies`` tells that the output is the positive part of the input. The mask is read from
     ``kept``, a code of the input; where there is none, from what ``code`` makes of the output. With ``upper`` the mask
-    ends there, and no code of the input tells it.
+    ends there, and no code of the input tells it. ``form`` is that of the output, once it is known.
     """
 
     __slots__ = (
-        *("below", "code", "family", "function", "inplace", "kept", "readers", "rectifies", "site", "training"),
-        "upper",
+        *("below", "code", "family", "form", "function", "inplace", "kept", "readers", "rectifies", "site"),
+        *("training", "upper"),
     )
 
     def __init__(
@@ -53,17 +53,20 @@ class Rectifier:
         self.family, self.rectifies, self.training = family, rectifies, training
         self.kept, self.code, self.upper = kept, code, upper
         self.readers: Readers | None = None
+        self.form: Form | None = None
 
     def keep_output(self, tensors: Tensors, y: Array) -> Kept:
         """Return a code of the output that also tells its sign, where it has readers; else of its mask."""
         if self.code is not None:
             return self.code(y)
+        if self.form is None:
+            self.form = tensors.form(y)
         # in evaluation nobody reads codes of others
         if self.training and self.family is not None and self.site.codes_output(self.family):
-            kept = encode(tensors, y, tensors.form(y), self.site, self.family)
+            kept = encode(tensors, y, self.form, self.site, self.family)
             if kept is not None:
                 return kept
-        return encode_mask(tensors, y, self.site, self.upper)
+        return encode_mask(tensors, y, self.site, self.upper, self.form)
 
 
 def rectify(
@@ -79,9 +82,13 @@ def rectify(
     backward serves a BatchNorm and the rectifier that overwrites its output.
     """
     site = rectifier.site
-    check_floating(tensors, x, site.name)
+    if tensors.dtype(x) not in FLOATS:
+        check_floating(tensors, x, site.name)
+    form = tensors.form(x)
+    if rectifier.inplace:
+        rectifier.form = form
     reads_sides = rectifier.upper is None and rectifier.kept is None
-    tag = site.session.tags.find(tensors, x, tensors.form(x)) if reads_sides else None
+    tag = site.session.tags.find(tensors, x, form) if reads_sides else None
     if tag is not None and tag.owner is not None and tag.readers is not None:
         # a producer that is asked for signs in vain will provide them in the next step
         tag.readers.sides = True
@@ -91,7 +98,8 @@ def rectify(
     y = apply(x, rectifier)
     kept = rectifier.kept
     assert kept is not None
-    site.keeps(0, tag_output(tensors, y, kept if kept.reading.signed else None, site, readers))
+    signed = kept if kept.reading.signed else None
+    site.keeps(0, tag_output(tensors, y, signed, site, readers, form=rectifier.form))
     return y
 
 
@@ -109,17 +117,26 @@ def shared(tensors: Tensors, x: Array, rectifier: Rectifier, tag: Tag, apply: An
         rectifier.kept = kept
         y = apply(x, rectifier)
     if rectifier.rectifies:
-        exact_bytes = tag_output(tensors, y, kept.rectified(), owner, readers)
+        positive = Kept(kept.reading.positive, kept.tensors)
+        exact_bytes = tag_output(tensors, y, positive, owner, readers, form=rectifier.form)
     else:
         exact_bytes = counted_once(tensors, y, rectifier.site)
     owner.read_by(rectifier.site, exact_bytes)
     return y
 
 
-def tag_output(tensors: Tensors, y: Array, kept: Kept | None, owner: Site, readers: Readers, bypass: Any = None) -> int:
+def tag_output(
+    tensors: Tensors,
+    y: Array,
+    kept: Kept | None,
+    owner: Site,
+    readers: Readers,
+    bypass: Any = None,
+    form: Form | None = None,
+) -> int:
     """Let readers of an output find its code, or tell that they would have read it; return its uncounted bytes."""
     session = owner.session
-    tag = session.tags.current(tensors, y, tensors.form(y))
+    tag = session.tags.current(tensors, y, tensors.form(y) if form is None else form)
     if session.policy.share_codes and tensors.recorded(y):
         tag.kept, tag.owner, tag.readers, tag.bypass = kept, owner, readers, bypass
         if bypass is not None:

@@ -24,7 +24,7 @@ FLOAT_BYTES = 4
 # of the gradient of an output, at least so much counts as left in that of the input
 LEAST_LEFT = 1e-3
 # bits that codes have more than others: all readers of the output share them
-EXTRA = 2.0
+EXTRA = 3.0
 
 
 class RowReading(Reading):
@@ -66,7 +66,7 @@ class RowNormalizing:
         tensors, plan, site = self.tensors, self.plan, self.site
         session, order = site.session, plan.order
         session.check_open()
-        layout, self.record, division = plan.next()
+        layout, self.record, division = plan.planned() if session.planner.active else (plan.layout, None, None)
         inverse = tensors.empty((plan.elements // max(1, self.rows.width),), "float32", x)
         buffer = session.store.allocate(tensors, layout.nbytes, x)
         y = tensors.unfilled(order, tensors.dtype(x), x)
@@ -107,7 +107,8 @@ class RowNormalizing:
         planner, energies, stride = site.session.planner, None, 1
         samples, elements = order.rows
         if self.record is not None and planner.observing:
-            energies, stride = planner.statistics.span(samples), planner.stride(elements)
+            # one token may have all of a gradient
+            energies = planner.statistics.span(samples)
         parameters = self.parameters(weight, None, inverse)
         backend.row_norm_backward(tensors, values, code, self.layout, parameters, grads, out, stride, energies)
         if energies is not None and self.record is not None:
@@ -139,7 +140,7 @@ class RowNormalizing:
             share = min(max(float(left.values.sum()) / whole, LEAST_LEFT), 1.0) if whole > 0 else 1.0
             return (1.0 - share + 1.0 / width) / (share * elements)
 
-        site.session.planner.observe(Passing(record, site, BOTH_SIDES, ratio))
+        site.session.planner.observe(Passing(record, site, BOTH_SIDES, ratio, left=left))
 
 
 def begin(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from actnn.format import Curve, Rounding
 from actnn.kernels.contract import AnyLayout, Array
-from actnn.kernels.reference.steps import group_steps, group_units, of_elements
+from actnn.kernels.reference.steps import group_reaches, group_steps, of_elements
 from actnn.operations.kept import Reading
 from actnn.planning.noise import rounding_factor
 
@@ -45,7 +45,7 @@ def mean_variance(reading: Reading, buffer: Array, values: Array, samples: range
 def variance(reading: Reading, buffer: Array, values: Array, samples: range | None = None) -> Array | None:
     """Return the variance of decoded ``values``, those of all samples or of some; None where steps do not tell it.
 
-    With dither the estimate is unbiased, along hyperbolic sines to first order; stochastic rounding has this variance
+    With dither the estimate is unbiased, along cubics to first order; stochastic rounding has this variance
     on average over all values.
     """
     layout, order = coded(reading), reading.order
@@ -53,35 +53,45 @@ def variance(reading: Reading, buffer: Array, values: Array, samples: range | No
         return None
     tensors = order.tensors
     steps = group_steps(tensors, buffer, layout)
-    units = group_units(tensors, buffer, layout)
+    reaches = group_reaches(tensors, buffer, layout)
     if samples is not None and order.batched:
         part = slice(samples.start, samples.stop)
-        steps, units, order = steps[part], units[part], order.of_samples(len(samples))
+        steps, reaches, order = steps[part], reaches[part], order.of_samples(len(samples))
 
     def spread(of_groups: Array) -> Array:
         return order.shaped(of_elements(tensors, of_groups, layout.elements))
 
-    return VARIANCES[layout.family.curve](spread, steps * steps, units, values, rounding_factor(layout.rounding))
+    return VARIANCES[layout.family.curve](spread, steps * steps, reaches, values, rounding_factor(layout.rounding))
 
 
-def of_line(spread: Spread, squares: Array, units: Array, values: Array, factor: float) -> Array:
+def of_line(spread: Spread, squares: Array, reaches: Array, values: Array, factor: float) -> Array:
     """Return the variance of what is coded as it is."""
     return factor * spread(squares)
 
 
-def of_square(spread: Spread, squares: Array, units: Array, values: Array, factor: float) -> Array:
+def of_square(spread: Spread, squares: Array, reaches: Array, values: Array, factor: float) -> Array:
     """Return the variance of (s + e)², s being the root that is coded: 4 s² Var(e) + Var(e²)."""
     steps = spread(squares)
     return steps * (4 * factor * values + VARIANCE_OF_SQUARE * steps)
 
 
-def of_hyperbolic_sine(spread: Spread, squares: Array, units: Array, values: Array, factor: float) -> Array:
-    """Return the variance of a sinh(u), to first order: Var(u) times the square of the slope a cosh(u)."""
-    return factor * spread(squares) * (spread(units * units) + values * values)
+def of_cubic(spread: Spread, squares: Array, reaches: Array, values: Array, factor: float) -> Array:
+    """Return the variance of r (u³ + (1 - h²) u), u being even over one step 2h, from what is decoded by u.
+
+    It is what ``noise_variance`` of row normalisations has, but for the u that a decoded value belongs to: that is found
+    by Cardano's formula as if h² were 0, to first order.
+    """
+    reach = spread(reaches)
+    half = factor * 3 * spread(squares)
+    y = abs(values) / reach
+    root = (y * 0.5 + (y * y * 0.25 + 1 / 27) ** 0.5) ** (2 / 3)
+    square = root + 1 / (9 * root) - 2 / 3
+    constant = half * ((half * (31 / 21) - 14 / 15) * half + 1 / 3)
+    return reach * reach * ((3 * half * square + 2 * half * (1 - 3 * half)) * square + constant)
 
 
 VARIANCES: dict[Curve, Callable[[Spread, Array, Array, Array, float], Array]] = {
     Curve.LINEAR: of_line,
     Curve.ROOT: of_square,
-    Curve.ASINH: of_hyperbolic_sine,
+    Curve.CUBIC: of_cubic,
 }

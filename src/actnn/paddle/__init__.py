@@ -12,6 +12,7 @@ from actnn.errors import (
     UnsupportedError,
 )
 from actnn.model.usage import compute_tensor_bytes
+from actnn.paddle.checkpoint import load, save
 from actnn.paddle.convert import QModule
 from actnn.paddle.data import DataLoader
 from actnn.paddle.functional import FUNCTIONS
@@ -40,6 +41,8 @@ __all__ = [
     "compute_tensor_bytes",
     "config",
     "get_memory_usage",
+    "load",
+    "save",
     "set_optimization_level",
     "verify",
     *(layer.__name__ for layer in LAYERS),

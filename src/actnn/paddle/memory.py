@@ -32,7 +32,7 @@ class KeptBytes(SavedTensorHooks):
 
     def __init__(self, model: nn.Layer) -> None:
         self._blocks = Blocks(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers()))
-        super().__init__(self._note, lambda kept: kept.unchanged(ARRAYS))
+        super().__init__(self._pack, self._unpack)
 
     @property
     def total(self) -> int:
@@ -51,6 +51,13 @@ class KeptBytes(SavedTensorHooks):
         except ValueError:
             return False
         return True
+
+    def _pack(self, tensor: Tensor) -> Any:
+        return self._note(tensor)
+
+    def _unpack(self, kept: Any) -> Tensor:
+        x: Tensor = kept.unchanged(ARRAYS)
+        return x
 
     def _note(self, tensor: Tensor) -> Left:
         # a sparse tensor has no address

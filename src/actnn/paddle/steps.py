@@ -13,6 +13,7 @@ from paddle.autograd import backward_mode
 
 from actnn.model.steps import Steps
 from actnn.paddle.memory import KeptBytes, trim_caches
+from actnn.paddle.others import OtherCodes
 from actnn.paddle.swapping import SwappedActivations
 
 # the functions of Paddle in which a backward runs, in the thread that called them
@@ -45,7 +46,7 @@ class PaddleSteps(Steps):
 
     def counting(self) -> KeptBytes | None:
         """Return a context that counts what autograd keeps; None, with a warning, where that is not possible now."""
-        kept = KeptBytes(self.model)
+        kept = OtherCodes(self.model, self.session, counts=True) if self._codes_others else KeptBytes(self.model)
         if kept.possible():
             return kept
         warnings.warn(
@@ -55,6 +56,23 @@ class PaddleSteps(Steps):
             stacklevel=2,
         )
         return None
+
+    @property
+    def _codes_others(self) -> bool:
+        policy = self.session.policy
+        return policy.compress and policy.other_bits is not None
+
+    def takes(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Note what the whole model was called with: its user holds that anyway."""
+        if isinstance(context := self._calls.context, OtherCodes):
+            context.takes([arguments, options])
+
+    def _context(self) -> Any:
+        found = super()._context()
+        if found is not None or not self._codes_others:
+            return found
+        codes = OtherCodes(self.model, self.session, counts=False)
+        return codes if codes.possible() else None
 
     def indices(self, given: Any, num_samples: int | None) -> Any:
         """Return positions in the training set as an array on the host."""

@@ -28,6 +28,7 @@ class PaddleArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by Paddle."""
 
     codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
+    byte = paddle.uint8
     lends_threads = True
 
     def dtype(self, x: Tensor) -> str:
@@ -168,6 +169,8 @@ class PaddleArrays:
         pass
 
     alike = staticmethod(paddle.empty_like)
+    # what is detached lies where it lay
+    over = staticmethod(paddle.Tensor.detach)
 
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
         return paddle.empty(order.shape, DTYPES[dtype], device=like.place)

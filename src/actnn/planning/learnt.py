@@ -16,7 +16,8 @@ class Learnt:
     ``transfer`` is how a map hands noise on to its weights, ``below`` the map whose output a BatchNorm reads, and
     ``handed_down`` what noise in the BatchNorm costs it, found with the ``transfer`` that the BatchNorm then remembers.
     ``passing`` is how much of the relative noise of an input an attention hands on to gradients, ``noise`` the variance
-    of that in its logits, where an accelerator told it.
+    of that in its logits, where an accelerator told it. A ``depthwise`` convolution has one filter for each channel of
+    its input.
     """
 
     def __init__(self, name: str, index: int, group: int, bits: float, adaptive: bool) -> None:
@@ -30,6 +31,7 @@ class Learnt:
         self.below: Learnt | None = None
         self.handed_down: float | None = None
         self.passing: float | None = None
+        self.depthwise = False
         self.noise: float | None = None
 
     def asked(self, family: Family) -> float:

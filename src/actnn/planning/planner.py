@@ -31,7 +31,17 @@ from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, Transfer, handed_down, rounding_factor
 from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand
-from actnn.planning.records import SIDES, Felt, Handing, Observation, Passing, Record, set_shares, together
+from actnn.planning.records import (
+    SIDES,
+    Felt,
+    Handing,
+    Observation,
+    Passing,
+    Record,
+    of_equal_samples,
+    set_shares,
+    together,
+)
 from actnn.planning.samples import Indices, SampleNorms
 from actnn.planning.solvers import allocate_jointly
 from actnn.planning.statistics import Statistics
@@ -80,6 +90,8 @@ class Planner:
         self._energies: dict[Learnt, float] = {}
         self._observed: dict[Learnt, deque[Record]] = {}
         self._gradients: dict[Learnt, tuple[float, int]] = {}
+        # how much was felt since the forward began, which counts the order of the backward
+        self._felt = 0
         self._sound = True
         self._steps = 0
         self._coding = False
@@ -223,7 +235,9 @@ class Planner:
             self._sound = False
             return
         self._note(seen.record)
-        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, handed=True, loss=seen.loss))
+        left = 0.0 if seen.left is None else float(seen.left.values.sum())
+        self._felt += 1
+        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, True, seen.loss, self._felt, left))
 
     def _note(self, record: Record) -> None:
         """Let a code be one of those that share the budget."""
@@ -248,9 +262,11 @@ class Planner:
             return
         self._note(record)
         record.weights = record.weights + seen.columns * ((coefficient + CHAIN * below) * mean)
+        self._felt += 1
         for felt_by, share in ((reader, coefficient), (reader.below, below)):
             if felt_by is not None and share:
-                record.felt.append(Felt(seen.columns, share * mean, felt_by, handed=False))
+                energy = float(energies.sum()) if felt_by is reader else 0.0
+                record.felt.append(Felt(seen.columns, share * mean, felt_by, False, False, self._felt, energy))
         total, count = self._gradients.get(reader, (0.0, 0))
         self._gradients[reader] = total + mean, count + 1
         if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
@@ -307,7 +323,7 @@ class Planner:
         """Learn from what was read of a step, and decide every site's share."""
         observed, gradients, sound = self._observed, self._gradients, self._sound
         energies = self._energies
-        self._observed, self._gradients, self._energies, self._sound = {}, {}, {}, True
+        self._observed, self._gradients, self._energies, self._sound, self._felt = {}, {}, {}, True, 0
         if not sound or not observed or not self.active:
             return
         self.epoch += 1
@@ -355,13 +371,26 @@ class Planner:
             self._left_over[site.group] = left - self._added[key] * elements
         return self._added[key]
 
-    def _sensitivities(self, record: Record, weights: Floats) -> tuple[Floats, Floats]:
-        """Return what noise costs on the negative and on the positive side of each sample."""
-        negative, positive = (record.ranges @ (weights[:, None] * SIDES)).T
-        if record.indices is not None:
-            norms = self._norms_of(record.indices)
-            return negative * norms, positive * norms
-        return negative, positive
+    def _sensitivities(self, records: Sequence[Record]) -> list[tuple[Floats, Floats] | None]:
+        """Return what noise costs on the negative and on the positive side of each sample; None where ranges overflow.
+
+        Codes of as many samples are weighed at once.
+        """
+        found: list[tuple[Floats, Floats] | None] = [None] * len(records)
+        for places in of_equal_samples(records):
+            ranges = np.array([records[place].ranges for place in places])
+            weights = np.array([records[place].site.weights for place in places])
+            sides = ranges @ (weights[:, :, None] * SIDES)
+            sound = np.isfinite(ranges.reshape(len(places), -1).sum(1)).tolist()
+            for place, own, is_sound in zip(places, sides, sound, strict=True):
+                if is_sound:
+                    negative, positive = own.T
+                    indices = records[place].indices
+                    if indices is not None:
+                        norms = self._norms_of(indices)
+                        negative, positive = negative * norms, positive * norms
+                    found[place] = negative, positive
+        return found
 
     def _norms_of(self, indices: Indices) -> Floats:
         """Return the norms of a batch's samples, looked up once for all sites."""
@@ -371,11 +400,12 @@ class Planner:
 
     def _demanded(self, records: Iterable[Record], cost: Callable[[Record], int]) -> list[tuple[Record, Demand]]:
         """Return the demand of each record; a site whose samples share one width demands as a whole."""
+        weighed = [record for record in records if record.site.weights is not None]
         demands = []
-        for record in records:
-            if record.site.weights is None or not record.sound:
+        for record, sides in zip(weighed, self._sensitivities(weighed), strict=True):
+            if sides is None:
                 continue
-            negative, positive = self._sensitivities(record, record.site.weights)
+            negative, positive = sides
             price = float(cost(record))
             if not record.site.adaptive:
                 price *= record.layout.samples
@@ -464,7 +494,7 @@ def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Learnt]:
     """Divide the bits of each group of layers between its sites; return the sites."""
     for group in {record.site.group for record, _ in demanded}:
         chosen = together([(record, demand) for record, demand in demanded if record.site.group == group])
-        asked = [record.site.asked(record.layout.family) for record, _ in chosen]
+        asked = [record.asked for record, _ in chosen]
         bits = sum(demand.size * planes for (_, demand), planes in zip(chosen, asked, strict=True))
         set_shares(chosen, allocate_jointly([demand for _, demand in chosen], bits))
     return {record.site for record, _ in demanded}

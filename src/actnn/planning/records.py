@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actnn.format import FAMILIES, Family, Layout, Rounding
+from actnn.format import FAMILIES, MAX_BITS, Family, Layout, Rounding
 from actnn.kernels.contract import DividedLayout, Span, Stretch
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats, noise_of_widths
@@ -25,6 +25,8 @@ NOTHING = np.zeros(4)
 NOTHING.setflags(write=False)
 # the sum of squared ranges over that of squared values: measured, 25 to 32 where values are normal in groups of 256
 RANGES_OF_VALUES = 28.0
+# bits that codes have more than others, which a depthwise convolution reads: each of its filters sees a single channel
+DEPTHWISE_EXTRA = 1.5
 # which ranges belong to the negative and which to the positive side
 SIDES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
 
@@ -33,7 +35,9 @@ class Felt(NamedTuple):
     """Noise that one gradient felt of a code: ``amount`` for each unit of energy in some of the code's columns.
 
     The gradient is that of the weights of ``site``, or, with ``handed``, any that it hands noise down to; the amount is
-    then relative to it. With ``loss`` that is where all gradients come from.
+    then relative to it. With ``loss`` that is where all gradients come from. ``place`` counts what was felt in the order
+    of the backward. ``energy`` is the square of the gradient that came to a map, or, where a normalisation hands noise
+    down, of the one that goes on from it; 0 where it is not known.
     """
 
     columns: Floats
@@ -41,6 +45,8 @@ class Felt(NamedTuple):
     site: Learnt
     handed: bool
     loss: bool = False
+    place: int = 0
+    energy: float = 0.0
 
 
 class Record:
@@ -90,9 +96,7 @@ class Record:
             "ranges": plain_array(self.ranges),
             "weights": plain_array(self.weights),
             "relative": [plain_array(each) for each in self.relative],
-            "felt": [
-                [each.columns.tolist(), each.amount, each.site.index, each.handed, each.loss] for each in self.felt
-            ],
+            "felt": [[each.columns.tolist(), each.amount, each.site.index, *each[3:]] for each in self.felt],
         }
 
     @classmethod
@@ -104,9 +108,9 @@ class Record:
         record = cls(sites[state["site"]], layout, indices)
         record._ranges, record.weights = known(state["ranges"]), known(state["weights"])
         record.relative, record.observed = [known(each) for each in state["relative"]], True
-        # states once did not tell what single gradients felt
-        for columns, amount, site, handed, loss in state.get("felt", ()):
-            record.felt.append(Felt(np.array(columns), amount, sites[site], handed, loss))
+        # states once did not tell what single gradients felt, nor in which order
+        for columns, amount, site, *others in state.get("felt", ()):
+            record.felt.append(Felt(np.array(columns), amount, sites[site], *others))
         return record
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,6 +121,14 @@ class Record:
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+    @property
+    def asked(self) -> float:
+        """The planes that the code brings to the budget of all: more where a depthwise convolution reads it."""
+        asked = self.site.asked(self.layout.family)
+        if any(felt.site.depthwise and not felt.handed for felt in self.felt):
+            asked += DEPTHWISE_EXTRA
+        return min(asked, MAX_BITS)
 
     @property
     def sound(self) -> bool:
@@ -135,9 +147,16 @@ class Record:
 
     def noise(self, columns: Floats, factor: float) -> Floats:
         """Return the energy of each sample's noise in what a reader feels of it."""
-        of_side = noise_of_widths(self.layout.family)[np.array(self.layout.sample_bits, np.intp)]
         felt: Floats = self.ranges @ (columns[:, None] * SIDES)
-        noise: Floats = factor * (of_side * felt).sum(1)
+        noise: Floats = factor * (self.noise_of_sides * felt).sum(1)
+        return noise
+
+    @property
+    def noise_of_sides(self) -> Floats:
+        """The noise of each sample's width, relative to a squared range: (samples, 2), negative side first."""
+        layout = self.layout
+        widths = layout.block.sample_bits if isinstance(layout, DividedLayout) else list(layout.sample_bits or ())
+        noise: Floats = noise_of_widths(layout.family)[widths]
         return noise
 
 
@@ -199,15 +218,31 @@ class Passing:
     """What a code's noise does to a gradient that goes on to the layers below, relative to that gradient.
 
     ``ratio`` returns the noise for each unit of energy in the columns of all samples together. ``loss`` tells that all
-    gradients come from this one.
+    gradients come from this one. ``left`` is where a kernel wrote the square of the gradient, for a normalisation, behind
+    which it may meet others.
     """
 
-    __slots__ = ("columns", "loss", "ratio", "reader", "record")
+    __slots__ = ("columns", "left", "loss", "ratio", "reader", "record")
 
     def __init__(
-        self, record: Record, reader: Learnt, columns: Floats, ratio: Callable[[], float], loss: bool = False
+        self,
+        record: Record,
+        reader: Learnt,
+        columns: Floats,
+        ratio: Callable[[], float],
+        loss: bool = False,
+        left: Span | None = None,
     ) -> None:
         self.record, self.reader, self.columns, self.ratio, self.loss = record, reader, columns, ratio, loss
+        self.left = left
+
+
+def of_equal_samples(records: Sequence[Record]) -> list[list[int]]:
+    """Return the places of records whose codes have as many samples: what is done with them at once takes less time."""
+    alike: dict[int, list[int]] = {}
+    for place, record in enumerate(records):
+        alike.setdefault(record.layout.samples, []).append(place)
+    return list(alike.values())
 
 
 def set_shares(chosen: Sequence[tuple[Record, Demand]], widths: Sequence[Widths]) -> None:

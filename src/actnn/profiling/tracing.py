@@ -145,7 +145,7 @@ class Tracer:
 class WatchedStore:
     """A store that marks what it is given."""
 
-    keeps_in_place = False
+    keeps_in_place, allocates = False, True
 
     def __init__(self, store: Store, tracer: Tracer, mark: str) -> None:
         self._store, self._tracer, self.mark = store, tracer, mark

@@ -22,7 +22,7 @@ def of_values(policy: Policy) -> Family:
 
 
 def of_normalized(policy: Policy) -> Family:
-    """Return the family for values whose mean square is one."""
+    """Return the family for values whose mean square is one, of which nobody reads the sides."""
     return NORMALIZED if policy.companding else AFFINE
 
 
@@ -33,14 +33,9 @@ def of_probabilities(policy: Policy) -> Family:
 
 def of_rectified(policy: Policy) -> Family:
     """Return the family for what a ReLU returns: zero is exact, and one word of the code tells it."""
-    return ZERO_EXACT_COMPANDED if policy.companding_batch_norm else ZERO_EXACT
+    return ZERO_EXACT_COMPANDED if policy.companding else ZERO_EXACT
 
 
 def with_sides(policy: Policy) -> Family:
     """Return the family for normalised values of which a rectifier reads the sides."""
-    return TWO_SIDED_NORMALIZED if policy.companding_batch_norm else TWO_SIDED
-
-
-def of_batch_norm(policy: Policy, curved: bool) -> Family:
-    """Return the family for a BatchNorm's values without sides, which a smooth function may read."""
-    return NORMALIZED if policy.companding_batch_norm or (curved and policy.companding) else AFFINE
+    return TWO_SIDED_NORMALIZED if policy.companding else TWO_SIDED

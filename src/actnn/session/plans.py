@@ -14,6 +14,7 @@ from actnn.planning.learnt import signs
 from actnn.planning.records import Record
 from actnn.session.site import Site
 from actnn.session.tensors import Form, Order, Tensors, check_floating
+from actnn.settings import Policy
 
 
 class CodePlan:
@@ -50,11 +51,9 @@ class CodePlan:
         width, rounding = math.ceil(self.site.asked(family)), self.site.session.policy.rounding
         return uniform_layout(*self.order.rows, family, width, rounding)
 
-    def next(self) -> tuple[AnyLayout, Record | None, Division | None]:
-        """Return the layout of the next code and, where widths are planned, its record and how planes are divided."""
+    def planned(self) -> tuple[AnyLayout, Record | None, Division | None]:
+        """Return the layout of the next code where widths are planned, its record and how its planes are divided."""
         planner, layout = self.site.session.planner, self.layout
-        if not planner.active:
-            return layout, None, None
         if self.epoch != planner.epoch or planner.budget is not None:
             self.planes = planner.planes(self.site, layout.samples, layout.elements, self.family)
             self.epoch, self.division = planner.epoch, None
@@ -67,24 +66,40 @@ class CodePlan:
 
     def encode(self, tensors: Tensors, x: Array) -> tuple[Array, AnyLayout, Record | None]:
         """Return a code of ``x``, its layout, and its record where widths are planned."""
-        site = self.site
-        session = site.session
+        session = self.site.session
         if session.closed:
             session.check_open()
-        layout, record, division = self.next()
-        buffer = session.store.allocate(tensors, layout.nbytes, x)
+        layout, record, division = self.planned() if session.planner.active else (self.layout, None, None)
+        return self._written(tensors, x, layout, division), layout, record
+
+    def encode_fixed(self, tensors: Tensors, x: Array) -> Array:
+        """Return a code of ``x`` at the width that the site was made with, of which no planner knows."""
+        self.site.session.check_open()
+        return self._written(tensors, x, self.layout, None)
+
+    def _written(self, tensors: Tensors, x: Array, layout: AnyLayout, division: Division | None) -> Array:
+        site, session = self.site, self.site.session
+        store = session.store
+        buffer = store.allocate(tensors, layout.nbytes, x) if store.allocates else None
         values = x if self.direct else self.order.flat(x)
         if session.watch is None:
-            self.backend.encode(tensors, values, layout, session.key(site), buffer, division)
+            buffer = self.backend.encode(tensors, values, layout, session.key(site), buffer, division)
         else:
             work = partial(self.backend.encode, tensors, values, layout, session.key(site), buffer, division)
-            session.watch(site, "encode", work)
-        return buffer, layout, record
+            buffer = session.watch(site, "encode", work)
+        return buffer
 
     def account(self, layout: AnyLayout, more_bytes: int = 0, exact_bytes: int = 0) -> None:
         """Add a code, and what is kept beside it, to the account of the site."""
-        planes = layout.planes * layout.elements
-        self.site.keeps_code(self.elements, planes, self.signs, layout.nbytes + more_bytes, exact_bytes)
+        site, kept_bytes = self.site, layout.nbytes + more_bytes
+        account = site.current_account()
+        account.elements += self.elements
+        account.planes += layout.planes * layout.elements
+        account.signs += self.signs
+        account.kept_bytes += kept_bytes
+        account.exact_bytes += exact_bytes
+        if site.session.policy.log_memory:
+            site.session.log_kept(site, kept_bytes, exact_bytes)
 
 
 class MaskPlan:
@@ -116,12 +131,13 @@ def code_plan(
     form: Form,
     family: Family,
     order: Order | None = None,
-    smallest: Family | None = None,
+    smallest: Callable[[Policy], Family] | None = None,
     check: Callable[[Array], None] | None = None,
 ) -> CodePlan:
     """Return the plan of a site's codes of tensors of a form; ``order`` says what the tensor does not tell itself.
 
-    ``check`` raises an error for a tensor that the site does not take; it sees the first of each form.
+    ``smallest`` is the family that a code must be smaller in than the tensor, where it is not ``family``. ``check``
+    raises an error for a tensor that the site does not take; it sees the first of each form.
     """
     key = form, family.name, order is not None and order.channels_last
     plan: CodePlan | None = site.plans.get(key)
@@ -129,5 +145,6 @@ def code_plan(
         if check is not None:
             check(x)
         order = order or tensors.order(x, batched=len(x.shape) > 1)
-        plan = site.remember(key, CodePlan(tensors, site, x, order, family, smallest or family))
+        least = family if smallest is None else smallest(site.session.policy)
+        plan = site.remember(key, CodePlan(tensors, site, x, order, family, least))
     return plan

@@ -27,7 +27,8 @@ from actnn.stores.store import Memory, Store, Swap
 
 LOGGER = logging.getLogger("actnn")
 SEEDS = 2**64
-# what a convolution on the host rearranges at a time: as much as caches hold costs no time, and bounds its workspace
+# what a convolution on the host rearranges as a whole; of more than that a quarter at a time: as much as caches hold
+# costs no time, and bounds its workspace
 WORKING_BYTES = 16 * 2**20
 
 # how many sites of a session, and sessions of a process, draw noise of their own
@@ -65,21 +66,26 @@ class Session:
         self.store: Store = self._new_store()
         self.seed = seed
         self.stream = stream
-        # asked for each code: trainers form the group of processes long after a model was converted
+        # asked in each step: trainers form the group of processes long after a model was converted
         self._process = process
+        self._noise: int | None = None
         self.sites: list[Site] = []
         self._call_sites: dict[str, Site] = {}
         self.left_exact: list[tuple[str, str, str]] = []
         # layers that were not converted, by kind
         self.other_kinds: defaultdict[str, list[str]] = defaultdict(list)
         self.tags = Tags()
+        # gradients that wait for those of other branches, by edges of the graph, and by who has yet to receive them
+        self.waiting_gradients: dict[Any, Any] = {}
+        self.shared_gradients: dict[int, list[Any]] = {}
         self.closed = False
         # called in the place of each kernel of a code where somebody wants to see them
         self.watch: Watch | None = self.log_time if policy.log_speed else None
         # whether every further backward function of this step may go without telling that one runs
         self.backward_noted = False
-        self._step = 1
-        self._backward_seen = False
+        # the step that is being recorded, and whether the next thing that is kept begins another one
+        self.step = 1
+        self.backward_seen = False
         # whether forwards of the whole model tell when they begin; layers made by hand have none
         self._whole = False
         self._wrapper: weakref.ref[Any] | None = None
@@ -174,9 +180,10 @@ class Session:
 
     def key(self, site: Site) -> Key:
         """Return the key of a site's next code: no two codes of a session share one."""
+        if self._noise is None:
+            self._noise = ((self._process() << STREAM_BITS) + self.stream) << SITE_BITS
         site.encoded += 1
-        stream = (self._process() << STREAM_BITS) + self.stream
-        return derive_key(self.seed, (stream << SITE_BITS) + site.index, site.encoded)
+        return derive_key(self.seed, self._noise + site.index, site.encoded)
 
     def pieces(self, samples: int, decoded_bytes: int, working_bytes: int = 0, weight_bytes: int = 0) -> list[range]:
         """Cut a batch into the parts that a layer works on, one after another.
@@ -187,7 +194,9 @@ class Session:
         """
         threshold = self.policy.pipeline_threshold
         parts = 1 if threshold is None else -(-decoded_bytes // threshold)
-        parts = min(samples, max(parts, -(-working_bytes // max(WORKING_BYTES, 2 * weight_bytes))))
+        if working_bytes > WORKING_BYTES:
+            parts = max(parts, -(-working_bytes // max(WORKING_BYTES // 4, 2 * weight_bytes, 1)))
+        parts = min(samples, parts)
         if parts < 2:
             return [range(samples)]
         size = -(-samples // parts)
@@ -211,12 +220,15 @@ class Session:
         """
         self._whole = True
         self.over = False
+        self._noise = None
         self._trim()
         self.backward_noted = False
-        if self._backward_seen:
+        if self.backward_seen:
             self.tags.clear()
+            self.waiting_gradients.clear()
+            self.shared_gradients.clear()
         self.store.step_begins()
-        changed = [site.learn() for site in self.sites]
+        changed = [site.learn() for site in self.sites if site.seen is not None]
         self.planner.forward_begins(indices, not any(changed), self._kept_bytes)
 
     def begin_late(self) -> None:
@@ -226,10 +238,10 @@ class Session:
 
     def backward_begins(self) -> None:
         """Note that a backward runs: what is kept next belongs to another step."""
-        if not self._backward_seen:
+        if not self.backward_seen:
             self._trim()
         self.over = self.conversion is not None
-        self._backward_seen = True
+        self.backward_seen, self._noise = True, None
         if self._whole:
             self.backward_noted = True
         else:
@@ -244,12 +256,10 @@ class Session:
     def predictions(self, predictions: dict[str, float] | None) -> None:
         self.planner.predictions = predictions
 
-    def current_step(self) -> int:
-        """Return the number of the step that is being recorded."""
-        if self._backward_seen:
-            self._backward_seen = self.backward_noted = False
-            self._step += 1
-        return self._step
+    def next_step(self) -> None:
+        """Begin another step: something is kept after a backward."""
+        self.backward_seen = self.backward_noted = False
+        self.step += 1
 
     @property
     def measures_memory(self) -> bool:
@@ -260,7 +270,7 @@ class Session:
         """Note the bytes that a whole forward kept, with what layers keep that are not compressed."""
         if self.planner.budget is not None:
             # what was swapped is not among those bytes
-            accounts = [site.account for site in self.sites if site.step == self._step]
+            accounts = [site.account for site in self.sites if site.step == self.step and not site.fixed]
             of_sites = sum(max(0, account.kept_bytes - account.swapped_bytes) for account in accounts)
             self.planner.budget.other_bytes = max(0, nbytes - of_sites)
             self.planner.budget.measuring = False
@@ -271,21 +281,21 @@ class Session:
             heap.trim(self.policy.trim_threshold)
 
     def _kept_bytes(self) -> int:
-        return sum(site.account.kept_bytes for site in self.sites if site.step == self._step)
+        return sum(site.account.kept_bytes for site in self.sites if site.step == self.step)
 
     def progress(self) -> dict[str, Any]:
         """Return, as plain data, where in its steps the session is."""
         return {
             "seed": self.seed,
-            "step": self._step,
-            "backward_seen": self._backward_seen,
+            "step": self.step,
+            "backward_seen": self.backward_seen,
             "whole": self._whole,
         }
 
     def load_progress(self, progress: Mapping[str, Any]) -> None:
         """Go on where ``progress`` was taken."""
-        self.seed, self._step = progress["seed"], progress["step"]
-        self._backward_seen, self._whole = progress["backward_seen"], progress["whole"]
+        self.seed, self.step = progress["seed"], progress["step"]
+        self.backward_seen, self._whole = progress["backward_seen"], progress["whole"]
         # a state is taken between steps
         self.backward_noted, self.over = False, self.conversion is not None and self.serves
 
@@ -298,8 +308,11 @@ class Session:
         load_state(self, state)
 
     def __getstate__(self) -> dict[str, Any]:
-        # tags belong to tensors of this process, and the wrapper to the session that is copied
-        return self.__dict__ | {"tags": Tags(), "store": None, "watch": None, "_wrapper": None}
+        # tags and gradients belong to tensors of this process, and the wrapper to the session that is copied
+        return self.__dict__ | {
+            **{"tags": Tags(), "store": None, "watch": None, "_wrapper": None, "_noise": None},
+            **{"waiting_gradients": {}, "shared_gradients": {}},
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
@@ -317,7 +330,7 @@ class Session:
     @property
     def coded_elements(self) -> int:
         """How many numbers were coded in the last recorded step."""
-        return sum(site.account.elements for site in self.sites if site.step == self._step)
+        return sum(site.account.elements for site in self.sites if site.step == self.step)
 
     def report(self, whole: Whole | None = None, later: Sequence[tuple[str, str]] = ()) -> Report:
         """Return what each layer kept in the last recorded step.
@@ -325,9 +338,11 @@ class Session:
         ``whole`` is what all of the model keeps where that was counted, ``later`` names layers that came after the
         conversion.
         """
-        active = [site for site in self.sites if site.step == self._step]
+        active = [site for site in self.sites if site.step == self.step]
         rows = [Row.of(site) for site in active]
-        seen = {name for row in rows for name in (row.layer, *row.readers)}
+        # a layer of several operations keeps what they keep
+        layers = {site.layer for site in active}
+        seen = {name for row in rows for name in (row.layer, *row.readers)} | layers
         idle = [site.name for site in self.sites if site.name not in seen]
         # what was not converted and calls functions that are served has rows all the same
         served = {site.layer for site in self.sites}

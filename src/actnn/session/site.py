@@ -77,6 +77,10 @@ class Site(Learnt):
         super().__init__(name, index, group, bits, adaptive)
         self.session, self.kind, self.batch_norm, self.extra = session, kind, batch_norm, extra
         self._own_bits = bits
+        # the identity of the parameter with which a function read its codes, where that is one
+        self.parameter: int | None = None
+        # whether its width is its own, and no matter of planning
+        self.fixed = False
         self.encoded = 0
         self.step = 0
         self.account = Account()
@@ -84,7 +88,14 @@ class Site(Learnt):
         self.expected = Readers(sides=True, values=True)
         self.seen: Readers | None = None
         self._family: Family | None = None
+        # the families of codes of any values, and of what a ReLU returns
+        self.of_values, self.of_rectified = families.of_values(policy), families.of_rectified(policy)
         self.plans: dict[Any, Any] = {}
+
+    def fix(self, bits: float) -> None:
+        """Let codes of this site have so many bits, whatever is planned for others."""
+        self.bits, self._own_bits, self.adaptive, self.fixed = bits, bits, False, True
+        self.plans.clear()
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {self.kind!r})"
@@ -107,7 +118,7 @@ class Site(Learnt):
             policy = self.session.policy
             sided = families.with_sides(policy)
             sides = self.expected.sides and self.shares(sided)
-            self._family = sided if sides else families.of_batch_norm(policy, self.expected.curved)
+            self._family = sided if sides else families.of_normalized(policy)
         return self._family
 
     def codes_output(self, family: Family) -> bool:
@@ -123,25 +134,16 @@ class Site(Learnt):
 
     def current_account(self) -> Account:
         """Return the account of the current step, a new one where this is its first entry."""
-        step = self.session.current_step()
-        if self.step != step:
-            self.step, self.account = step, Account()
+        session = self.session
+        if session.backward_seen:
+            session.next_step()
+        if self.step != session.step:
+            self.step, self.account = session.step, Account()
         return self.account
 
     def keeps(self, kept_bytes: int, exact_bytes: int = 0) -> None:
         """Add to the account of the current step: what is kept, and what exact training would keep for it."""
         account = self.current_account()
-        account.kept_bytes += kept_bytes
-        account.exact_bytes += exact_bytes
-        if self.session.policy.log_memory:
-            self.session.log_kept(self, kept_bytes, exact_bytes)
-
-    def keeps_code(self, elements: int, planes: int, signs: float, kept_bytes: int, exact_bytes: int = 0) -> None:
-        """Add a code to the account of the current step; ``planes`` and ``signs`` count one for each element."""
-        account = self.current_account()
-        account.elements += elements
-        account.planes += planes
-        account.signs += signs
         account.kept_bytes += kept_bytes
         account.exact_bytes += exact_bytes
         if self.session.policy.log_memory:
@@ -180,16 +182,19 @@ class Site(Learnt):
 
     def learn(self) -> bool:
         """Expect from now on the readers that the last backward confirmed; tell whether that changes anything."""
-        if self.seen is None:
-            return False
-        changed = self.expected != self.seen
-        self.expect(self.seen)
+        seen, expected = self.seen, self.expected
         self.seen = None
-        return changed
+        if seen is None:
+            return False
+        if seen.sides == expected.sides and seen.values == expected.values and seen.curved == expected.curved:
+            self.expected = seen
+            return False
+        self.expect(seen)
+        return True
 
     def expect(self, readers: Readers) -> None:
         """Expect some readers from now on, and have the bits that they need."""
-        if readers.curved != self.expected.curved:
+        if readers.curved != self.expected.curved and not self.fixed:
             self.bits = min(self._own_bits + (CURVED_EXTRA if readers.curved else 0.0), MAX_BITS)
             self.plans.clear()
         self.expected, self._family = readers, None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FORMAT = "actnn session 2"
 ADVICE = "Convert the same model with the same settings as the one that was saved."
 # settings that change neither codes nor gradients: a run may go on with others
-FREE_SETTINGS = ("swap", "swap_dir", "swap_bytes", "arena", "trim_threshold", "log_memory", "log_speed")
+FREE_SETTINGS = ("swap", "swap_dir", "swap_bytes", "arena", "overwrite", "trim_threshold", "log_memory", "log_speed")
 DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
@@ -57,8 +57,10 @@ def load_state(session: Session, state: Mapping[str, Any]) -> None:
         session.whole_model()
     own, saved = settings_of(session.policy), state.get("policy")
     if isinstance(saved, Mapping):
-        # states of versions that knew no companding go on with it or without
-        saved = {name: own[name] for name in ("companding", "companding_batch_norm")} | dict(saved)
+        # states of versions that knew no companding, or no codes of other functions, go on with them or without;
+        # companding was two settings once
+        saved = {name: own[name] for name in ("companding", "other_bits")} | dict(saved)
+        saved.pop("companding_batch_norm", None)
     check_equal("settings", own, saved)
     make_call_sites(session, state)
     check_equal("layers", layers_of(session), state.get("layers"))
@@ -125,6 +127,7 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
         "handed_down": site.handed_down,
         "energy": site.energy,
         "passing": site.passing,
+        "depthwise": site.depthwise,
     }
 
 
@@ -141,6 +144,7 @@ def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequen
     site.handed_down = state["handed_down"]
     # states once did not tell these
     site.energy, site.passing = state.get("energy"), state.get("passing")
+    site.depthwise = state.get("depthwise", False)
 
 
 def readers_of(state: Plain) -> Readers:

@@ -23,8 +23,6 @@ from actnn.session.tensors import Form, Tensors
 if TYPE_CHECKING:
     from actnn.session.site import Readers, Site
 
-Key = tuple[int, Form]
-
 # forms that are remembered: where shapes never come again, they would pile up
 MOST_FORMS = 4096
 
@@ -32,14 +30,13 @@ MOST_FORMS = 4096
 class Tag(weakref.ref[Any]):
     """What is known of one tensor in one step: its producer and its code, and whether exact training would keep it.
 
-    It is a weak reference to the tensor's memory, with which it goes. ``source`` is the map that made the tensor.
-    ``kept`` is its code and how to read it; ``readers`` notes who did. ``bypass`` is a shorter way for the gradient of
-    ``result``, the one tensor object that it serves.
+    It is a weak reference to the tensor's memory, with which it goes; ``pointer``, ``form`` and ``version`` are those
+    of the tensor. ``source`` is the map that made the tensor. ``kept`` is its code and how to read it; ``readers``
+    notes who did. ``bypass`` is a shorter way for the gradient of ``result``, the one tensor object that it serves.
     """
 
-    key: Key
-    tags: dict[Key, Tag]
-    first: dict[int, Tag]
+    pointer: int
+    form: Form
     version: int
     owner: Site | None = None
     kept: Any = None
@@ -50,82 +47,90 @@ class Tag(weakref.ref[Any]):
     counted = False
 
 
-def forget(tag: Tag) -> None:
-    """Drop the tag of memory that is gone."""
-    if tag.tags.get(tag.key) is tag:
-        del tag.tags[tag.key]
-    if tag.first.get(tag.key[0]) is tag:
-        del tag.first[tag.key[0]]
-
-
 class Tags:
-    """The tags of one session."""
+    """The tags of one session, by address: the first at each, and those of tensors of other forms."""
 
     def __init__(self) -> None:
-        self._tags: dict[Key, Tag] = {}
-        self._forms: dict[Form, Form] = {}
-        # the first tag at each address, by which a tensor of another shape finds it
+        # also that by which a tensor of another shape finds its code
         self._first: dict[int, Tag] = {}
+        self._others: dict[tuple[int, Form], Tag] = {}
+        self._forms: dict[Form, Form] = {}
+        # one object for all tags to call when their memory goes
+        self._gone = self.drop
 
     def find(self, tensors: Tensors, x: Array, form: Form) -> Tag | None:
         """Return the tag of a tensor, None where there is none or the tensor was changed since."""
         pointer = tensors.pointer(x)
-        key = pointer, form
-        tag = self._tags.get(key)
+        tag = first = self._first.get(pointer)
+        if first is None or first.form != form:
+            tag = self._others.get((pointer, form)) if self._others else None
         if tag is None:
-            return self._reshaped(tensors, x, form, pointer)
+            return None if first is None else self._reshaped(tensors, x, form, first)
         if not tensors.lies_in(x, tag()):
             return None
         if tag.version != tensors.version(x):
             # whatever it holds is of no use any more, and the tensor may live long
-            del self._tags[key]
+            self.drop(tag)
             return None
         return tag
 
-    def _reshaped(self, tensors: Tensors, x: Array, form: Form, pointer: int) -> Tag | None:
+    def current(self, tensors: Tensors, x: Array, form: Form) -> Tag:
+        """Return the tag of a tensor, a new one where there is none."""
+        pointer = tensors.pointer(x)
+        tag = first = self._first.get(pointer)
+        if first is None or first.form != form:
+            tag = self._others.get((pointer, form)) if self._others else None
+        if tag is not None and tag.version == tensors.version(x) and tensors.lies_in(x, tag()):
+            return tag
+        handed = None if first is None else self._reshaped(tensors, x, form, first)
+        return handed or self.put(tensors, x, pointer, form)
+
+    def _reshaped(self, tensors: Tensors, x: Array, form: Form, origin: Tag) -> Tag | None:
         """Return a tag for a tensor whose elements another tensor holds in the same order and another shape."""
-        origin = self._first.get(pointer)
-        if origin is None or not tensors.lies_in(x, origin()) or origin.version != tensors.version(x):
+        if origin.version != tensors.version(x) or not tensors.lies_in(x, origin()):
             return None
-        if not tensors.same_elements(form, origin.key[1]):
+        if not tensors.same_elements(form, origin.form):
             return None
         return self.hand_on(tensors, origin, x, form)
 
     def hand_on(self, tensors: Tensors, origin: Tag, x: Array, form: Form) -> Tag:
         """Return a new tag for a tensor that holds the elements of another in the same order."""
-        tag = self.fresh(tensors, x, form)
+        tag = self.put(tensors, x, tensors.pointer(x), form)
         tag.owner, tag.readers, tag.source, tag.counted = origin.owner, origin.readers, origin.source, origin.counted
         tag.kept = None if origin.kept is None else origin.kept.reshaped(tensors, x)
         return tag
 
-    def current(self, tensors: Tensors, x: Array, form: Form) -> Tag:
-        """Return the tag of a tensor, a new one where there is none."""
-        # one object for all equal forms: what lives through a forward is what the garbage collector walks through
-        key = tensors.pointer(x), self._forms.setdefault(form, form)
-        tag = self._tags.get(key)
-        if tag is not None and tag.version == tensors.version(x) and tensors.lies_in(x, tag()):
-            return tag
-        return self._reshaped(tensors, x, form, key[0]) or self._put(tensors, x, key)
-
-    def fresh(self, tensors: Tensors, x: Array, form: Form) -> Tag:
+    def put(self, tensors: Tensors, x: Array, pointer: int, form: Form) -> Tag:
         """Return a new tag for a tensor, in the place of any other."""
-        return self._put(tensors, x, (tensors.pointer(x), self._forms.setdefault(form, form)))
-
-    def _put(self, tensors: Tensors, x: Array, key: Key) -> Tag:
-        tag = Tag(tensors.memory(x), forget)
-        tag.key, tag.tags, tag.first, tag.version = key, self._tags, self._first, tensors.version(x)
-        self._tags[key] = tag
-        first = self._first.get(key[0])
-        if first is None or first.key == key or first() is not tag() or first.version != tag.version:
-            self._first[key[0]] = tag
+        tag = Tag(tensors.memory(x), self._gone)
+        # one object for all equal forms: what lives through a forward is what the garbage collector walks through
+        tag.pointer, tag.form, tag.version = pointer, self._forms.setdefault(form, form), tensors.version(x)
+        if self._others:
+            self._others.pop((pointer, form), None)
+        first = self._first.get(pointer)
+        if first is None or first.form == form:
+            self._first[pointer] = tag
+        elif first() is not tag() or first.version != tag.version:
+            self._others[pointer, first.form] = first
+            self._first[pointer] = tag
+        else:
+            self._others[pointer, tag.form] = tag
         return tag
+
+    def drop(self, tag: Tag) -> None:
+        """Forget one tag, unless another took its place."""
+        pointer = tag.pointer
+        if self._first.get(pointer) is tag:
+            del self._first[pointer]
+        elif self._others.get((pointer, tag.form)) is tag:
+            del self._others[pointer, tag.form]
 
     def clear(self) -> None:
         """Forget all tags."""
-        self._tags.clear()
         self._first.clear()
+        self._others.clear()
         if len(self._forms) > MOST_FORMS:
             self._forms.clear()
 
     def __len__(self) -> int:
-        return len(self._tags)
+        return len(self._first) + len(self._others)

@@ -63,6 +63,9 @@ class Tensors(Arrays, Protocol):
     def alike(self, x: Array) -> Array:
         """Return a tensor of the same form as one that lies densely; nobody has written its values yet."""
 
+    def over(self, x: Array) -> Array:
+        """Return a tensor of the same form in the very memory of one that nobody will read again."""
+
     def unfilled(self, order: Order, dtype: str, like: Array) -> Array:
         """Return a tensor of some order and dtype on the device of another; nobody has written its values yet."""
 

@@ -27,9 +27,13 @@ OFFLOADED = 1 << 62
 
 
 class Store(Protocol):
-    """A place for the buffers of codes. ``keeps_in_place``: ``put`` and ``get`` return what they are given."""
+    """A place for the buffers of codes. ``keeps_in_place``: ``put`` and ``get`` return what they are given.
+
+    Unless it ``allocates``, any bytes of the framework's will do for a code.
+    """
 
     keeps_in_place: bool
+    allocates: bool
 
     def allocate(self, arrays: Arrays, nbytes: int, like: Array) -> Array:
         """Return bytes for a code to be written to."""
@@ -56,7 +60,7 @@ class Memory:
     keeps_in_place = True
 
     def __init__(self, slabs: Slabs | None = None) -> None:
-        self.slabs = slabs
+        self.slabs, self.allocates = slabs, slabs is not None
 
     def allocate(self, arrays: Arrays, nbytes: int, like: Array) -> Array:
         if self.slabs is None or nbytes < LEAST_BYTES or not arrays.on_host(like):

@@ -14,7 +14,7 @@ from torch import nn
 
 from actnn.amounts import parse_memory
 from actnn.errors import UnsupportedError
-from actnn.model.conversion import Exact, Patterns, choose
+from actnn.model.conversion import Exact, Patterns, choose, within
 from actnn.model.wrapper import Wrapper, check_layers, take_over
 from actnn.session.session import Session
 from actnn.settings import config
@@ -171,7 +171,11 @@ def open_doors(
     if not session.serves:
         return []
     modules = []
+    whole = {name for name, module in layers if name and isinstance(module, Compressed)}
     for name, module in layers:
+        # what a converted layer holds is its own: it may compute with the parameters alone
+        if within(name, whole):
+            continue
         converted = isinstance(module, Compressed)
         if name and ((converted and session.store.keeps_in_place) or type(module) in CONTAINERS):
             continue

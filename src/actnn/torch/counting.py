@@ -26,6 +26,7 @@ from torch import distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
+from actnn.model.layers import CompressedLayer
 from actnn.session.session import Session
 from actnn.session.whole import Part
 from actnn.torch.door.mode import Door
@@ -33,8 +34,9 @@ from actnn.torch.memory import KeptBytes, address, has_memory, whole_bytes
 
 FIRST_STEPS = 3
 OWN = tuple(str(Path(__file__).parents[1] / folder) for folder in ("torch", "operations"))
-# the files between an operation of ours and the hooks on what it saves
-BETWEEN = (torch.autograd.function.__file__,)
+# the files of hooks, and those between an operation of ours and the hooks on what it saves
+HOOKS = tuple(str(Path(__file__).parent / f"{name}.py") for name in ("counting", "memory", "others"))
+BETWEEN = (torch.autograd.function.__file__, *HOOKS)
 MODULE_CALL, DOOR = nn.Module._call_impl.__code__, Door.__torch_function__.__code__
 # what may be given to a model again as it is
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
@@ -62,7 +64,7 @@ class Saver(NamedTuple):
 def saver() -> Saver:
     """Return who has autograd save something now."""
     frame: Any = sys._getframe(1)
-    while frame.f_code.co_filename in (__file__, *BETWEEN):
+    while frame.f_code.co_filename in BETWEEN:
         frame = frame.f_back
     ours = frame.f_code.co_filename.startswith(OWN) and frame.f_code is not DOOR
     function = None
@@ -92,6 +94,13 @@ class Count(KeptBytes):
                 self._parts[place] = self._part(who), size
         return super()._note(tensor)
 
+    def _note_code(self, buffer: Tensor) -> None:
+        """Count a code that a hook made, not an operation."""
+        if not self._blocks.knows(place := address(buffer)):
+            size = whole_bytes(buffer)
+            self.coded_bytes += size
+            self._blocks.count(place, size)
+
     def _part(self, who: Saver) -> Part:
         name = self._names.get(id(who.module), "") if who.module is not None else "model"
         kind = "" if who.module is None else type(who.module).__name__
@@ -105,6 +114,8 @@ class Count(KeptBytes):
         frames = self._door.frames
         if frames and not frames[-1].active:
             return "it is to stay exact"
+        if isinstance(who.module, CompressedLayer):
+            return "a code would be no smaller, or its form is not served"
         if who.function is None:
             return "no function that can be served saved it"
         if who.function in self._door.rules:

@@ -36,7 +36,7 @@ class KeptBytes(saved_tensors_hooks):
     def __init__(self, model: nn.Module) -> None:
         # by address: a linear layer saves a view of its weight
         self._blocks = Blocks(map(address, (*model.parameters(), *model.buffers())))
-        super().__init__(self._note, lambda kept: kept.unchanged(ARRAYS))
+        super().__init__(self._pack, self._unpack)
 
     @property
     def total(self) -> int:
@@ -47,6 +47,13 @@ class KeptBytes(saved_tensors_hooks):
     def __enter__(self) -> Any:
         super().__enter__()
         return self
+
+    def _pack(self, tensor: Tensor) -> Any:
+        return self._note(tensor)
+
+    def _unpack(self, kept: Any) -> Tensor:
+        x: Tensor = kept.unchanged(ARRAYS)
+        return x
 
     def _note(self, tensor: Tensor) -> Left:
         self._blocks.count(address(tensor), whole_bytes(tensor))

@@ -13,6 +13,7 @@ from actnn.session.whole import Whole
 from actnn.torch.counting import Count, Example, hooks_in_place, is_due
 from actnn.torch.door.table import ModelDoor
 from actnn.torch.memory import KeptBytes, trim_caches
+from actnn.torch.others import OtherCodes
 from actnn.torch.swapping import SwappedActivations
 
 # steps of equal batches code as many numbers, but for what drops out
@@ -58,7 +59,13 @@ class TorchSteps(Steps):
 
     def counting(self) -> KeptBytes:
         """Return a context that counts what autograd keeps."""
-        return Count(self.model, self.door)
+        return OtherCodes(self.model, self.door, counts=True) if self.door.noting else Count(self.model, self.door)
+
+    def _context(self) -> Any:
+        found = super()._context()
+        if found is not None or not self.door.noting or hooks_in_place():
+            return found
+        return OtherCodes(self.model, self.door, counts=False)
 
     def due(self) -> bool:
         """Tell whether what autograd keeps is to be counted in this step for the report's sake."""
@@ -66,6 +73,8 @@ class TorchSteps(Steps):
 
     def takes(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Note what the whole model was called with, where this step is counted."""
+        if isinstance(context := self._calls.context, OtherCodes):
+            context.takes([arguments, options])
         if self._kept is not None:
             self._example = Example.of(self.model, [list(arguments), options])
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import distributed as dist
 from actnn.kernels.contract import FLOATS, Channels, Codes
 from actnn.session.tensors import Form, Order, same_elements
 from actnn.torch.moves import TorchMoves
+from actnn.torch.threads import own_runtime
 
 DTYPES = {name: getattr(torch, name) for name in (*FLOATS, "uint8", "int32", "int64")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -35,12 +37,13 @@ class TorchArrays:
     """The array operations of the kernels' contract, and what the core asks of tensors, by torch."""
 
     codes = Codes({DTYPES[name]: code for code, name in enumerate(FLOATS)})
-    # torch brings the very library that the kernels are linked to
-    lends_threads = False
+    byte = torch.uint8
+    # most builds of torch bring the very library that the kernels are linked to
+    lends_threads = own_runtime() is not None
 
     def dtype(self, x: Tensor) -> str:
         # kernels read memory, and that of a distributed tensor is elsewhere
-        if is_distributed(x):
+        if type(x) is not Tensor and is_distributed(x):
             return f"distributed {x.dtype}"
         return NAMES.get(x.dtype) or str(x.dtype)
 
@@ -59,8 +62,7 @@ class TorchArrays:
     def numpy(self, x: Tensor) -> np.ndarray:
         return x.detach().cpu().numpy()
 
-    def runtime(self) -> None:
-        return None
+    runtime = staticmethod(own_runtime)
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
         return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
@@ -151,16 +153,14 @@ class TorchArrays:
     def lies_in(self, x: Tensor, memory: torch.UntypedStorage | None) -> bool:
         return memory is not None and x.untyped_storage() is memory
 
-    def version(self, x: Tensor) -> int:
-        return x._version
+    version = staticmethod(attrgetter("_version"))
 
     def process(self) -> int:
         return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     recording = staticmethod(torch.is_grad_enabled)
 
-    def wants_gradient(self, x: Tensor) -> bool:
-        return x.requires_grad
+    wants_gradient = staticmethod(attrgetter("requires_grad"))
 
     def recorded(self, x: Tensor) -> bool:
         return x.grad_fn is not None
@@ -173,6 +173,12 @@ class TorchArrays:
     touch = staticmethod(torch.autograd.graph.increment_version)
 
     alike = staticmethod(torch.empty_like)
+
+    def over(self, x: Tensor) -> Tensor:
+        y = x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+        # whoever saved it after all hears of it from autograd
+        torch.autograd.graph.increment_version(x)
+        return y
 
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
         if not order.channels_last:

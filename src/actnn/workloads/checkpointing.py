@@ -17,8 +17,16 @@ BLOCKS = (
 
 def checkpointed(model: nn.Module) -> nn.Module:
     """Let every block keep only its input and compute the rest anew in backward."""
-    from torch import nn
     from torch.utils.checkpoint import checkpoint
+
+    for block in blocks_of(model):
+        block.forward = _Recomputed(block.forward, checkpoint)
+    return model
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the parts that a model is cut into; a chain of layers is cut into chains."""
+    from torch import nn
 
     blocks = [layer for layer in model.modules() if type(layer).__name__ in BLOCKS]
     if not blocks:
@@ -30,9 +38,7 @@ def checkpointed(model: nn.Module) -> nn.Module:
             )
         blocks = stages(features)
         model.features = nn.Sequential(*blocks)
-    for block in blocks:
-        block.forward = _Recomputed(block.forward, checkpoint)
-    return model
+    return blocks
 
 
 def stages(features: nn.Sequential) -> list[nn.Module]:

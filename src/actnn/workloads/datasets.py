@@ -7,7 +7,7 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -44,8 +44,8 @@ class Images(Protocol):
     def labels(self) -> Tensor:
         """The class of each."""
 
-    def batch(self, positions: Tensor, epoch: int | None) -> tuple[Tensor, Tensor]:
-        """Return some images and their labels; ``epoch`` varies them, None leaves them as they are."""
+    def batch(self, positions: Tensor, epoch: int | None) -> tuple[Tensor, Any]:
+        """Return some images and what is wanted of them; ``epoch`` varies them, None leaves them as they are."""
 
     def prepare(self, positions: Tensor, epoch: int | None) -> None:
         """Begin to fetch what ``batch`` will be asked for next."""

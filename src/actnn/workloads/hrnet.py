@@ -1,7 +1,8 @@
-"""FCN-HRNet-W48, the segmentation network of the paper's memory table, in plain torch."""
+"""FCN-HRNet, in the width 48 of the paper's memory table and in others, in plain torch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,19 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 STEM = 64
-WIDTHS = (48, 96, 192, 384)
 # how often branches of 2, 3 and 4 resolutions run side by side and exchange what they found
 ROUNDS = {2: 1, 3: 4, 4: 3}
 BLOCKS = 4
 
 
-def fcn_hrnet_w48(classes: int, channels: int) -> nn.Module:
-    """Return the network: logits ``[batch, classes, height, width]`` at the resolution of the images."""
+def fcn_hrnet(width: int, classes: int, channels: int) -> nn.Module:
+    """Return the network: logits ``[batch, classes, height, width]`` at the resolution of the images.
+
+    ``width`` is that of the finest of four resolutions; each next one is twice as wide.
+    """
     from torch import nn
+
+    widths = tuple(width * 2**place for place in range(4))
 
     parts = types()
     bottleneck = resnets.types()["Bottleneck"]
@@ -29,15 +34,15 @@ def fcn_hrnet_w48(classes: int, channels: int) -> nn.Module:
         bottleneck(STEM, STEM, STEM, 1),
         *(bottleneck(4 * STEM, STEM, STEM, 1) for _ in range(BLOCKS - 1)),
     )
-    model: nn.Module = parts["Segmentation"](stem, parts["Trunk"](4 * STEM), head(classes))
+    model: nn.Module = parts["Segmentation"](stem, parts["Trunk"](4 * STEM, widths), head(classes, sum(widths)))
     return model
 
 
-def head(classes: int) -> nn.Module:
+def head(classes: int, width: int) -> nn.Module:
     """Return the fully convolutional head over all resolutions laid side by side."""
     from torch import nn
 
-    return nn.Sequential(normalised(sum(WIDTHS), sum(WIDTHS), kernel=1), nn.Conv2d(sum(WIDTHS), classes, 1))
+    return nn.Sequential(normalised(width, width, kernel=1), nn.Conv2d(width, classes, 1))
 
 
 def normalised(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True) -> nn.Module:
@@ -48,11 +53,11 @@ def normalised(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), *[nn.ReLU(inplace=True)] * relu)
 
 
-def path(source: int, target: int) -> nn.Module:
+def path(widths: Sequence[int], source: int, target: int) -> nn.Module:
     """Return the way from one resolution to another: strided convolutions down, one convolution and resizing up."""
     from torch import nn
 
-    inputs, outputs = WIDTHS[source], WIDTHS[target]
+    inputs, outputs = widths[source], widths[target]
     if source == target:
         return nn.Identity()
     if source > target:
@@ -72,14 +77,14 @@ def types() -> dict[str, Any]:
     class Round(nn.Module):
         """Some residual blocks at each resolution, then every resolution gets the sum of all."""
 
-        def __init__(self, count: int) -> None:
+        def __init__(self, widths: Sequence[int], count: int) -> None:
             super().__init__()
             block = resnets.types()["BasicBlock"]
             self.branches = nn.ModuleList(
-                nn.Sequential(*(block(width, width, width, 1) for _ in range(BLOCKS))) for width in WIDTHS[:count]
+                nn.Sequential(*(block(width, width, width, 1) for _ in range(BLOCKS))) for width in widths[:count]
             )
             self.paths: Any = nn.ModuleList(
-                nn.ModuleList(path(source, target) for source in range(count)) for target in range(count)
+                nn.ModuleList(path(widths, source, target) for source in range(count)) for target in range(count)
             )
             self.relu = nn.ReLU()
 
@@ -90,13 +95,13 @@ def types() -> dict[str, Any]:
     class Trunk(nn.Module):
         """Rounds over two, three and four resolutions; each stage begins one resolution below the last."""
 
-        def __init__(self, inputs: int) -> None:
+        def __init__(self, inputs: int, widths: Sequence[int]) -> None:
             super().__init__()
-            self.first = normalised(inputs, WIDTHS[0])
-            below = [inputs, *WIDTHS[1:]]
-            self.down = nn.ModuleList(normalised(below[count - 2], WIDTHS[count - 1], stride=2) for count in ROUNDS)
+            self.first = normalised(inputs, widths[0])
+            below = [inputs, *widths[1:]]
+            self.down = nn.ModuleList(normalised(below[count - 2], widths[count - 1], stride=2) for count in ROUNDS)
             self.stages = nn.ModuleList(
-                nn.Sequential(*(Round(count) for _ in range(rounds))) for count, rounds in ROUNDS.items()
+                nn.Sequential(*(Round(widths, count) for _ in range(rounds))) for count, rounds in ROUNDS.items()
             )
 
         def forward(self, x: Tensor) -> list[Tensor]:

@@ -70,7 +70,10 @@ class Language:
 
         # a uniform logarithm: what lies between k and k + 1 is the k-th token
         drawn = (self.vocabulary + 1) ** torch.rand(count, self.tokens, dtype=torch.float64)
-        texts = (drawn.long() - 1).clamp(0, self.vocabulary - 1)
+        return self.batch_of((drawn.long() - 1).clamp(0, self.vocabulary - 1))
+
+    def batch_of(self, texts: Tensor) -> Batch:
+        """Return what the model is to predict of some texts."""
         return Batch((), FAMILIES[self.family].inputs(texts, self.vocabulary), None)
 
     @property

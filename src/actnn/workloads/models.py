@@ -17,7 +17,9 @@ from actnn.console.extras import require
 from actnn.errors import ActnnError, ConfigError, UnsupportedError
 from actnn.measuring.processes import in_one_line
 from actnn.workloads import language, options, resnets
-from actnn.workloads.hrnet import fcn_hrnet_w48
+from actnn.workloads.dilation import dilation8
+from actnn.workloads.hrnet import fcn_hrnet
+from actnn.workloads.pyramid import fpn
 from actnn.workloads.small_resnet import small_resnet
 
 if TYPE_CHECKING:
@@ -28,7 +30,11 @@ Builder = Callable[..., "nn.Module"]
 
 OWN: Mapping[str, Builder] = {
     "small_resnet": lambda classes, channels: small_resnet(classes, inputs=channels),
-    "fcn_hrnet_w48": fcn_hrnet_w48,
+    "fcn_hrnet_w48": partial(fcn_hrnet, 48),
+    "fcn_hrnet_w18": partial(fcn_hrnet, 18),
+    "dilation8": partial(dilation8, 64),
+    "dilation8_small": partial(dilation8, 16),
+    "fpn": fpn,
     **{name: partial(resnets.resnet, shape) for name, shape in resnets.SHAPES.items()},
 }
 # families with a number in their name: the scaled ResNet, by depth and by width; Python reads 4300 digits
@@ -37,7 +43,7 @@ SCALED: Mapping[str, Callable[[int], resnets.Shape]] = {
     r"wide-resnet-(\d{1,99})": resnets.wide,
 }
 NAMES = tuple(OWN)
-SEGMENTATION = ("fcn_hrnet_w48",)
+SEGMENTATION = ("fcn_hrnet_w48", "fcn_hrnet_w18", "dilation8", "dilation8_small", "fpn")
 HELP = (
     f"{', '.join(NAMES)}, resnet-DEPTH, wide-resnet-WIDTH, a name of torchvision or timm, torchvision:NAME or "
     "timm:NAME (with options as in timm:vit_tiny_patch16_224:img_size=64,depth=4), or module:function"

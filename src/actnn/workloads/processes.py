@@ -130,9 +130,9 @@ def of_all(value: Any, processes: Processes) -> list[Any] | None:
     """Return what each process gives, None where there is only one."""
     if not processes.together:
         return None
-    from actnn.torch.checkpoint import of_all_processes
+    from actnn.torch.checkpoint import CHECKPOINTS
 
-    return of_all_processes(value)
+    return CHECKPOINTS.of_all_processes(value)
 
 
 def states(learner: Any, optimizer: Any, processes: Processes) -> tuple[Any, Any]:

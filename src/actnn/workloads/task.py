@@ -8,9 +8,12 @@ from typing import Any
 
 from actnn.settings import LEVELS
 from actnn.workloads import language
+from actnn.workloads.peers import PEERS
 
 EXACT, CHECKPOINT, SWAP = "exact", "checkpoint", "swap"
-CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS)
+# exact training whose sums are taken in another order
+FLOOR = "floor"
+CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS, *PEERS)
 # levels that change how their whole process allocates memory: nobody can be timed fairly beside them
 OF_WHOLE_PROCESS = tuple(
     name for name, knobs in LEVELS.items() if knobs.get("arena") or knobs.get("empty_cache_threshold") is not None
@@ -39,6 +42,7 @@ class Task:
     seed: int = 0
     rate: float = 0.01
     label_count: int | None = None
+    optimizer: str = "sgd"
 
     @property
     def classes(self) -> int:
@@ -70,15 +74,16 @@ class Task:
         return figures | {name: value for name, value in changed.items() if value != VARIANTS[name]}
 
     def width_of(self, contestant: str) -> float | None:
-        """Return the average width of a contestant's codes, None where it makes none."""
+        """Return the average width of a contestant's codes, None where it makes none; a peer has its own."""
+        if contestant in PEERS:
+            return PEERS[contestant].bits
         if not LEVELS.get(contestant, {"compress_activation": False}).get("compress_activation", True):
             return None
         return self.bits or LEVELS[contestant]["activation_compression_bits"][0]
 
 
-VARIANTS = {
-    field.name: field.default for field in fields(Task) if field.name in ("channels_last", "rounding", "share_codes")
-}
+CHANGES = ("channels_last", "rounding", "share_codes", "optimizer")
+VARIANTS = {field.name: field.default for field in fields(Task) if field.name in CHANGES}
 
 
 def words_of(run: Mapping[str, Any]) -> str:

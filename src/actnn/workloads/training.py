@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actnn.errors import ConfigError
+from actnn.workloads import tasks
 from actnn.workloads.processes import ALONE, Processes, distributed_model, load_states, of_all, states
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from actnn.workloads.datasets import DataSet
+    from actnn.workloads.tasks.goal import Goal
 
 PEAK_RATE = 0.1
 # where the learning rate begins and ends, as parts of its peak
@@ -118,7 +119,7 @@ def compressed(
 
 
 class Training:
-    """A model on its way through a data set; equal seeds give equal orders of images.
+    """A model on its way through a data set to a goal; equal seeds give equal orders of images.
 
     ``before_step`` is told the positions of a step's images in the data set, ``after_step`` that it is done. Random
     numbers that layers draw come from a sequence of its own, so that trainings in turns do not change each other. Where
@@ -137,12 +138,14 @@ class Training:
         before_step: Callable[[Tensor], object] = lambda positions: None,
         after_step: Callable[[], object] = lambda: None,
         processes: Processes = ALONE,
+        goal: Goal | None = None,
     ) -> None:
         import torch
 
         self.model, self.data, self.batch, self.steps, self.recipe = model, data, batch, steps, recipe
         self.before_step, self.after_step = before_step, after_step
         self.processes = processes
+        self.goal = goal or tasks.find(tasks.CLASSIFICATION)
         self.shuffle = torch.Generator().manual_seed(seed)
         # what learns in all processes: the model itself, or what holds it
         self._learner = distributed_model(model, processes)
@@ -171,19 +174,15 @@ class Training:
 
     def step(self, positions: Tensor, watched: AbstractContextManager[Any] | None = None) -> float:
         """Take one step on some images and return the loss; ``watched`` is entered around the forward pass."""
-        from torch.nn import functional
-
         total = len(positions)
         positions = self.processes.part(positions)
-        images, labels = self.data.train.batch(positions, self.epoch_number)
+        given, wanted = self.data.train.batch(positions, self.epoch_number)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate_of(self.taken, self.steps)
         self.before_step(positions)
         self.optimizer.zero_grad()
         with self._own_random(), watched or nullcontext():
-            scores = self._scores(images)
-            check_scores(scores, len(labels), self.data.classes)
-            loss = functional.cross_entropy(scores, labels, label_smoothing=self.recipe.label_smoothing)
+            loss = self.goal.loss(self._call, given, wanted, self.data, self.recipe)
         if self.processes.together:
             # gradients are averaged over processes, whose parts may differ in size
             (loss * (len(positions) * self.processes.count / total)).backward()
@@ -219,20 +218,16 @@ class Training:
             pass
         return self.end_epoch()
 
-    def accuracy(self, after_batch: Callable[[], object] = lambda: None) -> float:
-        """Return the share of test images that the model gets right."""
+    def score(self, after_batch: Callable[[], object] = lambda: None) -> float:
+        """Return what the model reaches on the data to test on, by the metric of its goal."""
         import torch
 
-        test, right = self.data.test, 0
         was_training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            for positions in torch.arange(test.image_count).split(self.batch):
-                images, labels = test.batch(positions, None)
-                right += int((self._scores(images).argmax(1) == labels).sum())
-                after_batch()
+            found = self.goal.score(self._call, self.data, self.batch, after_batch)
         self.model.train(was_training)
-        return right / test.image_count
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return, between steps, all that the next ones depend on; safe to store with ``torch.save``.
@@ -268,14 +263,15 @@ class Training:
         self._shuffled = state["shuffled"]
         self._order = list(self.batches()) if self.done else []
 
-    def _scores(self, images: Tensor) -> Any:
+    def _call(self, *given: Any, **named: Any) -> Any:
         import torch
 
         if self.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            scores = (self._learner if self.model.training else self.model)(images)
-        return scores.float() if self.recipe.bf16 and isinstance(scores, torch.Tensor) else scores
+            given = tuple(map(channels_last, given))
+        device = next(self.model.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self.recipe.bf16):
+            out = (self._learner if self.model.training else self.model)(*given, **named)
+        return out.float() if self.recipe.bf16 and isinstance(out, torch.Tensor) else out
 
     @contextmanager
     def _own_random(self) -> Iterator[None]:
@@ -290,12 +286,9 @@ class Training:
             torch.set_rng_state(outside)
 
 
-def check_scores(scores: Any, images: int, classes: int) -> None:
-    """Raise ConfigError unless a model gave a score of every class for each image."""
-    shape = tuple(getattr(scores, "shape", ()))
-    if len(shape) != 2 or shape[0] != images or shape[1] < classes:
-        given = f"a tensor of shape {shape}" if shape else f"a {type(scores).__name__}"
-        raise ConfigError(
-            f"this model returned {given} for {images} images: expected a classifier, which returns a score for each "
-            f"of {classes} classes, {(images, classes)}."
-        )
+def channels_last(x: Any) -> Any:
+    """Return images with their channels last in memory, and all else as it is."""
+    import torch
+
+    is_image = isinstance(x, torch.Tensor) and x.dim() == 4
+    return x.contiguous(memory_format=torch.channels_last) if is_image else x

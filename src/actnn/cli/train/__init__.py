@@ -1,4 +1,4 @@
-"""``actnn train``: train an image classifier on real data, exactly resumable."""
+"""``actnn train``: train for a task on real data, exactly resumable."""
 
 from __future__ import annotations
 

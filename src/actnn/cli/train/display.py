@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from actnn.amounts import readable
 from actnn.console.progress import progress_bars
+from actnn.workloads.metrics import METRICS
 from actnn.workloads.runs.figures import Figures, Outcome
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class Nothing(AbstractContextManager[Any]):
 
 def epoch_line(name: str, number: int, epochs: int, outcome: Outcome, speed: float) -> str:
     """Return what an epoch came to."""
-    reached = f"loss {outcome.loss:.4f}, accuracy {outcome.accuracy:.2%}"
+    metric = METRICS[outcome.metric]
+    reached = f"loss {outcome.loss:.4f}, {metric.name.replace('_', ' ')} {metric.shown(outcome.score)}"
     return f"epoch {number}/{epochs}, {name}: {reached}, {speed:.0f} images/s"
 
 
@@ -122,8 +124,9 @@ def show(outcomes: Mapping[str, Outcome], epochs: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    metric = METRICS[next(iter(outcomes.values())).metric]
     rows = [
-        ("test accuracy", [f"{outcome.accuracy:.2%}" for outcome in outcomes.values()]),
+        (metric.words, [metric.shown(outcome.score) for outcome in outcomes.values()]),
         ("loss in the last epoch", [f"{outcome.loss:.4f}" for outcome in outcomes.values()]),
         ("time of an epoch", [f"{outcome.seconds / epochs:.2f} s" for outcome in outcomes.values()]),
         ("kept for backward", [kept(outcome.kept_bytes) for outcome in outcomes.values()]),
@@ -146,10 +149,11 @@ def kept(nbytes: int | None) -> str:
 
 def differences_of(exact: Outcome, ours: Outcome) -> list[str]:
     """Return in words how the second of two trainings differs from the first."""
+    metric = METRICS[ours.metric]
     times = ours.seconds / exact.seconds if exact.seconds else 1.0
     ratio = f"{exact.kept_bytes / ours.kept_bytes:.1f}× less" if exact.kept_bytes and ours.kept_bytes else ""
     return [
-        f"{100 * ((ours.accuracy or 0.0) - (exact.accuracy or 0.0)):+.2f} points",
+        metric.words_of(metric.difference(ours.score or 0.0, exact.score or 0.0)),
         f"{(ours.loss or 0.0) - (exact.loss or 0.0):+.4f}",
         f"{times:.2f}× the time",
         ratio,

@@ -12,13 +12,15 @@ from typing import NamedTuple
 from actnn.console.arguments import LARGEST, MOST_THREADS, Parser, amount, at_least, folder, number_from, width
 from actnn.settings import LEVELS
 from actnn.workloads import models
+from actnn.workloads.images import IDX, SIZE
 from actnn.workloads.processes import WAYS
-from actnn.workloads.runs.settings import IDX, SIZE, Every, Options, Settings
+from actnn.workloads.runs.settings import Every, Options, Settings
+from actnn.workloads.tasks import CLASSIFICATION, TASKS
 from actnn.workloads.training import OPTIMIZERS, PEAK_RATE, SCHEDULES
 
 EXAMPLE = "actnn train --data digits --model small_resnet --level L3 --epochs 2 --out runs/digits"
 DESCRIPTION = """\
-Train an image classifier with compressed activations. A run that was killed or interrupted goes on with the same
+Train with compressed activations, for one of several tasks. A run that was killed or interrupted goes on with the same
 command and --resume, and ends with the very weights that it would have had anyway."""
 MOST_SIZE = 16384
 MOMENTUM, WARM_UP = 0.9, 0.1
@@ -72,21 +74,25 @@ def own_name(settings: Settings) -> str:
 
 
 def add_data(parser: Parser) -> None:
-    """Add the arguments that choose images."""
-    group = parser.add_argument_group("images")
+    """Add the arguments that choose what is learnt, and from what."""
+    group = parser.add_argument_group("task and data")
+    group.add_argument(
+        "--task", choices=tuple(TASKS), default=CLASSIFICATION, help=f"what is learnt (default: {CLASSIFICATION})"
+    )
     group.add_argument(
         "--data",
         type=images,
         default="digits",
         help="digits, fashion-mnist, idx:FOLDER with IDX files, or a folder with a sub-folder for each class, "
-        "or with such folders in train and val (default: digits)",
+        "or with such folders in train and val (default: digits); of other tasks masks:FOLDER, voc:FOLDER, coco:FOLDER, "
+        "text:PATH or tsv:FOLDER",
     )
     group.add_argument("--data-dir", metavar="FOLDER", default=None, help="where the files of fashion-mnist lie")
     group.add_argument(
         "--size",
         type=at_least(8, MOST_SIZE),
         default=None,
-        help=f"side of a folder's images in pixels (default: {SIZE})",
+        help=f"side of a folder's images in pixels (default: {SIZE}), or the length of a text",
     )
     group.add_argument("--images", type=at_least(2), default=None, help="learn from only so many (default: all)")
     group.add_argument(

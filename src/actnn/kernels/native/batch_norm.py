@@ -49,7 +49,7 @@ class BatchNormRows(Calls):
         division: Division | None = None,
     ) -> None:
         check_buffer(arrays, buffer, layout.nbytes)
-        room, kept = self._scratch.room(self._workspace(layout, normalization.channels)[0])
+        room, kept = self._room(layout, normalization.channels, False)
         call = FORWARD.pack(
             *layer_fields(arrays, normalization, room),
             self._simd,
@@ -61,7 +61,8 @@ class BatchNormRows(Calls):
             arrays.pointer(buffer),
         )
         divided = None if division is None else self._divisions.pack(layout, division)
-        refuse("actnn_batch_norm_forward", self._forward(layout.handle or layout_handle(layout), divided, call))
+        if status := self._forward(layout.handle or layout_handle(layout), divided, call):
+            refuse("actnn_batch_norm_forward", status)
         del kept
 
     def batch_norm_backward(
@@ -79,7 +80,7 @@ class BatchNormRows(Calls):
         stride: int = 1,
         energy: Span | None = None,
     ) -> None:
-        room, kept = self._scratch.room(self._workspace(layout, normalization.channels)[1])
+        room, kept = self._room(layout, normalization.channels, True)
         call = BACKWARD.pack(
             *layer_fields(arrays, normalization, room),
             self._simd,
@@ -95,7 +96,8 @@ class BatchNormRows(Calls):
             stride,
             0 if energy is None else energy.address,
         )
-        refuse("actnn_batch_norm_backward", self._backward(layout.handle or layout_handle(layout), call))
+        if status := self._backward(layout.handle or layout_handle(layout), call):
+            refuse("actnn_batch_norm_backward", status)
         del kept
 
     def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:

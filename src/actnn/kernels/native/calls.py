@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from actnn.errors import UnsupportedError
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, check_buffer
 from actnn.kernels.native.library import SIMD, c_runtime, heap_usage, load, refuse
-from actnn.kernels.native.structures import Divisions, Scratch, c_channels, layout_handle
+from actnn.kernels.native.structures import MOST_SCRATCH, Divisions, Scratch, c_channels, layout_handle
 
 
 class Calls:
@@ -70,8 +71,8 @@ class Calls:
                 self._library.actnn_use_runtime(None if runtime is None else c_runtime(runtime))
         return arrays.threads()
 
-    def _workspace(self, layout: AnyLayout, channels: Channels) -> tuple[int, int]:
-        """Return the floats that a BatchNorm's forward and backward need to work in."""
+    def _room(self, layout: AnyLayout, channels: Channels, backward: bool) -> tuple[int, Any]:
+        """Return where a BatchNorm's forward or backward may work, and what must live as long as it does."""
         shape = layout.samples, layout.elements, channels.count, channels.inner
         found = self._workspaces.get(shape)
         if found is None:
@@ -79,7 +80,8 @@ class Calls:
             library = self._library
             found = library.actnn_forward_workspace(*form), library.actnn_backward_workspace(*form)
             self._workspaces[shape] = found
-        return found
+        floats = found[backward]
+        return (self._scratch.address, None) if floats <= MOST_SCRATCH else self._scratch.room(floats)
 
 
 def space(arrays: Arrays, like: Array, nbytes: int, buffer: Array | None) -> Array:

@@ -17,6 +17,7 @@ from actnn.kernels.contract import (
     Pool,
     Smooth,
     Span,
+    check_buffer,
 )
 from actnn.kernels.native.calls import Calls, space
 from actnn.kernels.native.library import refuse
@@ -53,15 +54,18 @@ class CodeRows(Calls):
         buffer: Array | None = None,
         division: Division | None = None,
     ) -> Array:
-        buffer = space(arrays, values, layout.nbytes, buffer)
+        if buffer is None:
+            buffer = arrays.bytes(layout.nbytes, values)
+        else:
+            check_buffer(arrays, buffer, layout.nbytes)
         form = layout.handle or layout_handle(layout)
         operands = arrays.pointer(values), arrays.codes[values.dtype], arrays.pointer(buffer)
         call = self._simd, self._threads(arrays), KEY.pack(*key)
         if division is None:
-            refuse("actnn_encode", self._encode(form, *call, *operands))
-        else:
-            divided = self._divisions.pack(layout, division)
-            refuse("actnn_encode_divided", self._encode_divided(form, divided, *call, *operands))
+            if status := self._encode(form, *call, *operands):
+                refuse("actnn_encode", status)
+        elif status := self._encode_divided(form, self._divisions.pack(layout, division), *call, *operands):
+            refuse("actnn_encode_divided", status)
         return buffer
 
     def divide(self, layout: DividedLayout, division: Division) -> None:
@@ -86,11 +90,12 @@ class CodeRows(Calls):
         call = self._simd, self._threads(arrays), first, count, arrays.pointer(buffer), part
         result = arrays.pointer(out), arrays.codes[out.dtype]
         if affine is None:
-            refuse("actnn_decode", self._decode(form, *call, *result))
+            if status := self._decode(form, *call, *result):
+                refuse("actnn_decode", status)
         else:
             room, kept = self._scratch.room(2 * affine.channels.count)
-            parameters = c_output(arrays, affine, room)
-            refuse("actnn_decode_output", self._decode_output(form, parameters, *call, *result))
+            if status := self._decode_output(form, c_output(arrays, affine, room), *call, *result):
+                refuse("actnn_decode_output", status)
             del kept
         return out
 
@@ -143,8 +148,8 @@ class CodeRows(Calls):
         planes = space(arrays, values, index_bytes(samples, elements, 1), buffer)
         operands = arrays.pointer(values), arrays.codes[values.dtype], arrays.pointer(planes)
         bound = math.nan if upper is None else upper
-        status = self._encode_mask(samples, elements, self._simd, self._threads(arrays), bound, *operands)
-        refuse("actnn_encode_mask", status)
+        if status := self._encode_mask(samples, elements, self._simd, self._threads(arrays), bound, *operands):
+            refuse("actnn_encode_mask", status)
         return planes
 
     def apply_mask(
@@ -174,7 +179,8 @@ class CodeRows(Calls):
             arrays.pointer(out),
             arrays.codes[grad.dtype],
         )
-        refuse("actnn_apply_mask", status)
+        if status:
+            refuse("actnn_apply_mask", status)
         return out
 
     def encode_index(self, arrays: Arrays, values: Array, bits: int, buffer: Array | None = None) -> Array:
@@ -203,7 +209,8 @@ class CodeRows(Calls):
         place = arrays.pointer(result) if out is None else out.address
         call = self._simd, self._threads(arrays), stride
         operands = arrays.pointer(values), arrays.codes[values.dtype], place
-        refuse("actnn_energy", self._energy(samples, elements, *call, *operands))
+        if status := self._energy(samples, elements, *call, *operands):
+            refuse("actnn_energy", status)
         return result
 
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:

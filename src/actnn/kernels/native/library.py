@@ -9,11 +9,9 @@ from pathlib import Path
 
 from actnn.errors import FormatError, UnsupportedError
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 SIMD = ("scalar", "avx2")
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
-# the OpenMP runtime of GCC, by the name under which torch brings it too
-OPENMP = "libgomp.so.1"
 RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
@@ -83,25 +81,10 @@ def find_library() -> Path:
     raise LibraryMissingError(f"no compiled library in {folder}: this installation was made without the native build.")
 
 
-def opened(path: Path) -> ctypes.CDLL:
-    """Open a library; where the system has no OpenMP runtime, and no framework brought one, with that of the wheel.
-
-    A process must have one pool of threads, and what is loaded first serves all that ask for it by this name.
-    """
-    own = path.with_name(OPENMP)
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError:
-        if not own.exists():
-            raise
-    ctypes.CDLL(str(own), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
-    return ctypes.CDLL(str(path))
-
-
 def load(path: Path) -> ctypes.CDLL:
     """Load a library and declare its functions."""
     try:
-        library = opened(path)
+        library = ctypes.CDLL(str(path))
     except OSError as problem:
         raise LibraryMissingError(f"{path} cannot be loaded: {problem}.") from problem
     if not hasattr(library, "actnn_abi_version"):

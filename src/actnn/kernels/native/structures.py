@@ -220,11 +220,11 @@ class Scratch(threading.local):
 
     def __init__(self) -> None:
         self._memory = np.empty(MOST_SCRATCH, np.float32)
-        self._address = int(self._memory.ctypes.data)
+        self.address = int(self._memory.ctypes.data)
 
     def room(self, floats: int) -> tuple[int, Any]:
         """Return the address of some floats, and what must live as long as they are used."""
         if floats <= MOST_SCRATCH:
-            return self._address, None
+            return self.address, None
         memory = np.empty(floats, np.float32)
         return int(memory.ctypes.data), memory

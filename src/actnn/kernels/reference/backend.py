@@ -60,14 +60,14 @@ class Reference:
         out: Array | None = None,
     ) -> Array:
         if affine is None:
-            return codes.decode(arrays, buffer, layout, part, False, dtype, samples, out)
+            return codes.decode(arrays, buffer, layout, part, dtype, samples, out)
         channels, (scale, shift) = affine.channels, batch_norm.output_scale(arrays, affine, part, buffer)
 
         def finished(values: Array, piece: Piece) -> Array:
             channel = piece.channels(arrays, channels, buffer)
             return values * scale[channel] + shift[channel]
 
-        return codes.decode(arrays, buffer, layout, part, False, dtype, samples, out, finished)
+        return codes.decode(arrays, buffer, layout, part, dtype, samples, out, finished=finished)
 
     def decode_function(
         self,

@@ -9,7 +9,16 @@ from collections.abc import Callable
 
 from actnn.format import GROUP, KEY_BYTES, PLANE_BYTES, SCALE_BYTES, Curve, Part, Rounding, index_bytes, plane_bytes
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Key, check_buffer
-from actnn.kernels.reference.curves import MOST_BENT, TWELFTH, asinh, gain, group_unit, sinh
+from actnn.kernels.reference.curves import (
+    LEAST_BENT,
+    MARGIN,
+    MOST_BENT,
+    TWELFTH,
+    cubic,
+    cubic_ends,
+    group_unit,
+    reach_of,
+)
 from actnn.kernels.reference.numbers import (
     HALF,
     bfloat16_down,
@@ -74,13 +83,13 @@ def decode(
     buffer: Array,
     layout: AnyLayout,
     part: Part,
-    plain: bool = False,
     dtype: str = "float32",
     samples: range | None = None,
     out: Array | None = None,
+    bent: bool = False,
     finished: Callable[[Array, Piece], Array] | None = None,
 ) -> Array:
-    """Return the values of a buffer; ``plain`` leaves out what makes the mean of dither right along a curve.
+    """Return the values of a buffer, or with ``bent`` what is coded of them along the curve of the family.
 
     ``finished`` makes of the float32 values (samples, elements) of a piece what is returned of them.
     """
@@ -90,7 +99,7 @@ def decode(
     for piece in pieces(layout, wanted):
         own = piece.layout
         words, scales, noise = decoded_piece(arrays, buffer, piece)
-        values = ungroup(dequantize(arrays, words, scales, own, own.bits, noise, part, plain), own.elements)
+        values = ungroup(dequantize(arrays, words, scales, own, own.bits, noise, part, bent), own.elements)
         if finished is not None:
             values = finished(values, piece)
         rows = slice(piece.samples.start - wanted.start, piece.samples.stop - wanted.start)
@@ -153,29 +162,15 @@ def above_zero(arrays: Arrays, x: Array) -> Array:
 
 def quantize(arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int, noise: Array) -> tuple[Array, Array]:
     """Return the stored scales (S, G, scales) as bfloat16 bits, and the words (S, G, E)."""
+    if layout.family.curve is Curve.CUBIC:
+        return quantize_cubic(arrays, x, side, layout, bits, noise)
     negative = layout.family.negative[bits]
-    positive = 2**bits - negative
-    u, unit = bend(arrays, x, layout)
-    low, high = arrays.amin(u), arrays.amax(u)
-    if layout.family.affine:
-        zero = bfloat16_down(arrays, low)
-        base = bfloat16_value(arrays, zero)
-        stored = arrays.stack([zero, bfloat16_scale(arrays, high - base)], -1)
-        offset = u - base[..., None]
-    else:
-        stored = arrays.stack([bfloat16_scale(arrays, -low), bfloat16_scale(arrays, high)], -1)
-        offset = abs(u)
+    u = arrays.sqrt(x) if layout.family.curve is Curve.ROOT else x
+    stored = stored_scales(arrays, arrays.amin(u), arrays.amax(u), layout)
     scales = bfloat16_value(arrays, stored)
-    stored = arrays.concatenate([stored[..., 2 - layout.family.sides :], *unit], -1)
-    finite = arrays.amin(arrays.cast(arrays.isfinite(bfloat16_value(arrays, stored)), "int64"))
-    for values in (x, u, scales):
-        finite = finite * arrays.amin(arrays.cast(arrays.isfinite(values), "int64"))
-    if layout.family.curve is Curve.ASINH:
-        finite = finite * arrays.amin(arrays.cast(abs(u) <= MOST_BENT, "int64"))
-    sound = finite[..., None] == 1
-    stored = arrays.where(sound, stored, POISON)
-
-    level = fixed_point(arrays, offset, scales[..., 1:], positive)
+    offset = u - scales[..., :1] if layout.family.affine else abs(u)
+    stored, sound = poisoned(arrays, stored[..., 2 - layout.family.sides :], x, u, scales)
+    level = fixed_point(arrays, offset, scales[..., 1:], 2**bits - negative)
     if layout.family.affine:
         return stored, arrays.where(sound, (level + noise) >> 16, 0)
     below = fixed_point(arrays, offset, scales[..., :1], negative)
@@ -184,17 +179,75 @@ def quantize(arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int
     return stored, arrays.where(side == 1, negative + step, negative - 1 - step)
 
 
-def bend(arrays: Arrays, x: Array, layout: AnyLayout) -> tuple[Array, list[Array]]:
-    """Return what is coded of values (S, G, E), and the unit (S, G, 1) as bfloat16 bits where one is stored."""
-    if layout.family.curve is Curve.LINEAR:
-        return x, []
-    if layout.family.curve is Curve.ROOT:
-        return arrays.sqrt(x), []
-    if not layout.family.unit:
-        return asinh(arrays, x), []
-    places = arrays.arange(0, layout.groups * GROUP, x).reshape(layout.groups, GROUP)
-    unit = group_unit(arrays, x, arrays.cast(places < layout.elements, "float32"))
-    return asinh(arrays, x * divide(1.0, unit)), [arrays.float_bits(unit) >> 16]
+def stored_scales(arrays: Arrays, low: Array, high: Array, layout: AnyLayout, margin: float = 0.0) -> Array:
+    """Return (zero, range) or (negative, positive) of groups (S, G) between these ends, as bfloat16 bits (S, G, 2)."""
+    if not layout.family.affine:
+        return arrays.stack([bfloat16_scale(arrays, -low), bfloat16_scale(arrays, high)], -1)
+    zero = bfloat16_down(arrays, low)
+    width = (high - bfloat16_value(arrays, zero)) * (1.0 + margin)
+    return arrays.stack([zero, bfloat16_scale(arrays, width)], -1)
+
+
+def poisoned(arrays: Arrays, stored: Array, *values: Array) -> tuple[Array, Array]:
+    """Return scales (S, G, scales) with those of poisoned groups in place, and whether (S, G, 1) a group is sound.
+
+    It is where its scales and these values (S, G, any number) are finite.
+    """
+    finite = 1
+    for each in (bfloat16_value(arrays, stored), *values):
+        finite = finite * arrays.amin(arrays.cast(arrays.isfinite(each), "int64"))
+    sound = finite[..., None] == 1
+    return arrays.where(sound, stored, POISON), sound
+
+
+def quantize_cubic(
+    arrays: Arrays, x: Array, side: Array, layout: AnyLayout, bits: int, noise: Array
+) -> tuple[Array, Array]:
+    """Return what ``quantize`` does, of a code along a cubic."""
+    negative = layout.family.negative[bits]
+    unit = None
+    if layout.family.unit:
+        places = arrays.arange(0, layout.groups * GROUP, x).reshape(layout.groups, GROUP)
+        unit = group_unit(arrays, x, arrays.cast(places < layout.elements, "float32"))
+    y = x * divide(1.0, reach_of(unit, x[..., :1]))
+    least, most = arrays.amin(y), arrays.amax(y)
+    low, high = cubic_ends(arrays, least, most)
+    stored = stored_scales(arrays, low, high, layout, MARGIN)
+    scales = bfloat16_value(arrays, stored)
+    stored = stored[..., 2 - layout.family.sides :]
+    if unit is not None:
+        stored = arrays.concatenate([stored, arrays.float_bits(unit) >> 16], -1)
+    within = arrays.where(abs(y) <= MOST_BENT, y, float("nan"))
+    stored, sound = poisoned(arrays, stored, x, within, scales)
+    if not layout.family.affine:
+        least_above = arrays.where(y > LEAST_BENT, y, LEAST_BENT)
+        y = arrays.where(side == 1, least_above, arrays.where(y < 0, y, 0.0))
+    words = cubic_words(arrays, y, side, scales, negative, bits, noise)
+    if layout.family.affine:
+        return stored, arrays.where(sound, words, 0)
+    nearest_zero = arrays.where(side == 1, 0 * words + negative, negative - 1)
+    return stored, arrays.where(sound, words, nearest_zero)
+
+
+def cubic_words(arrays: Arrays, y: Array, side: Array, scales: Array, negative: int, bits: int, noise: Array) -> Array:
+    """Return the words (S, G, E) of y: how many of the thresholds of words it exceeds, found bit by bit."""
+    step = divide(scales[..., 1:], 2.0 * STEP * (2**bits - negative - 1))
+    below = divide(scales[..., :1], 2.0 * STEP * (negative - 1)) if negative > 1 else 0.0 * step
+    twice = arrays.cast(2 * noise, "float32")
+    dither = 0.0 - twice * step
+    if negative > 0:
+        dither = arrays.where(side == 1, dither, twice * below)
+    words = 0 * noise
+    for bit in reversed(range(bits)):
+        k = words + (1 << bit)
+        if negative == 0:
+            base = scales[..., :1] + arrays.cast(2 * STEP * k - 1, "float32") * step
+        else:
+            place = 2 * STEP * (k - negative)
+            place = arrays.where(k > negative, place - 1, arrays.where(k < negative, place + 1, place))
+            base = arrays.cast(place, "float32") * arrays.where(k > negative, step + 0.0 * twice, below)
+        words = arrays.where(y > cubic(base + dither), k, words)
+    return words
 
 
 def fixed_point(arrays: Arrays, offset: Array, scale: Array, levels: int) -> Array:
@@ -217,9 +270,9 @@ def dequantize(
     bits: int,
     noise: Array,
     part: Part,
-    plain: bool = False,
+    bent: bool = False,
 ) -> Array:
-    """Return the values (S, G, E) that words stand for; ``scales`` is (S, G, 1, scales)."""
+    """Return the values (S, G, E) that words stand for, or what is coded of them; ``scales`` is (S, G, 1, scales)."""
     negative = layout.family.negative[bits]
     positive = 2**bits - negative
     unit = scales[..., -1] if layout.family.unit else None
@@ -229,31 +282,32 @@ def dequantize(
     wide = divide(scales[..., -1], float(positive - 1))
     if layout.family.affine:
         u = scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
-        return unbend(arrays, u, unit, wide, layout, plain)
+        return unbend(arrays, u, unit, wide, layout, bent)
     nothing = 0 * scales[..., -1]
     side = words >= negative
     levels = arrays.where(side, words - negative, negative - 1 - words)
     position = arrays.cast(2 * STEP * levels + dither, "float32")
-    above = unbend(arrays, position * step, unit, wide, layout, plain)
+    above = unbend(arrays, position * step, unit, wide, layout, bent)
     if part is Part.POSITIVE:
         return arrays.where(side, above, nothing)
     below = divide(scales[..., 0], 2.0 * STEP * (negative - 1)) if negative > 1 else nothing
     wide = divide(scales[..., 0], float(negative - 1)) if negative > 1 else nothing
-    return arrays.where(side, above, unbend(arrays, position * -below, unit, wide, layout, plain))
+    return arrays.where(side, above, unbend(arrays, position * -below, unit, wide, layout, bent))
 
 
-def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: AnyLayout, plain: bool) -> Array:
+def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: AnyLayout, bent: bool) -> Array:
     """Return the values (S, G, E) that were coded as ``u``; unit and step are (S, G, 1).
 
     With dither, u is uniform over one step about what was coded, and what that adds on average is taken away.
     """
-    dithered = layout.rounding is Rounding.DITHER and not plain
-    if layout.family.curve is Curve.LINEAR:
+    dithered = layout.rounding is Rounding.DITHER
+    if bent or layout.family.curve is Curve.LINEAR:
         return u
     if layout.family.curve is Curve.ROOT:
         return u * u - step * step * TWELFTH if dithered else u * u
-    unit = 0.0 * step + 1.0 if unit is None else unit
-    return sinh(arrays, u) * (unit * gain(arrays, step * 0.5) if dithered else unit)
+    half = step * 0.5
+    mean = 1.0 - half * half if dithered else 0.0 * step + 1.0
+    return (u * (u * u + mean)) * reach_of(unit, step)
 
 
 def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:

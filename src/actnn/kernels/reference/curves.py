@@ -4,93 +4,48 @@ from __future__ import annotations
 
 from actnn.format import GROUP
 from actnn.kernels.contract import Array, Arrays
-from actnn.kernels.reference.numbers import WORD, bfloat16_scale, bfloat16_value, divide, masked
+from actnn.kernels.reference.numbers import bfloat16_scale, bfloat16_value
 
+# up to where levels lie almost evenly: a number for normalised values, else so many units
+REACH = 2.0
+UNITS_OF_REACH = 3.0
 # what lies further out poisons its group: nothing that is decoded then overflows
-MOST_BENT = 43.0
-MAGIC = 1.5 * 2.0**23
-
-LN2 = float.fromhex("0x1.62e430p-1")
-PER_LN2 = float.fromhex("0x1.715476p+0")
+MOST_BENT = 2.0**60
+# what lies on the positive side is at least that
+LEAST_BENT = 2.0**-126
+# added to the bits of a number divided by 3, some seven eighths of its cube root
+CUBE_ROOT = 0x2A3788E6
+# more than ``inverse_cubic`` can be off by, relatively
+MARGIN = 2.0**-18
 TWELFTH = float.fromhex("0x1.555556p-4")
-# of log(1 + f) - f, from f^2 on, for f from -1/18 to 1/8
-LOG = tuple(map(float.fromhex, ("-0x1.000b2ap-1", "0x1.5567d0p-2", "-0x1.c86820p-3")))
-# of the eighths between 1 and 2: the logarithms of what their reciprocals stand for
-LOG_OF_CENTRE = tuple(
-    map(
-        float.fromhex,
-        (
-            *("0x0p+0", "0x1.5ff306p-3", "0x1.1675cap-2", "0x1.739d7ep-2"),
-            *("0x1.c8ff7ep-2", "0x1.0be72ep-1", "0x1.307d74p-1", "0x1.52a2d4p-1"),
-        ),
-    )
-)
-# of exp(r) / 2 for |r| <= ln 2 / 2, from the constant on
-HALF_EXP = (0.5, 0.5, *map(float.fromhex, ("0x1.fffdfap-3", "0x1.5557b0p-4", "0x1.572ae6p-6", "0x1.10621ep-8")))
-# of sinh h / h by powers of h^2, for h < 1
-SINH_RATIO = (
-    *(1.0, float.fromhex("0x1.555556p-3"), float.fromhex("0x1.111112p-7")),
-    *(float.fromhex("0x1.a01a02p-13"), float.fromhex("0x1.71de3ap-19")),
-)
 
 
-def polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """Return the polynomial of these coefficients, from the constant on, by Horner's rule."""
-    result = x * coefficients[-1] + coefficients[-2]
-    for coefficient in coefficients[-3::-1]:
-        result = result * x + coefficient
-    return result
+def cubic(u: Array) -> Array:
+    """Return u + u u u."""
+    return u * (u * u + 1.0)
 
 
-def asinh(arrays: Arrays, x: Array) -> Array:
-    """Return the inverse hyperbolic sine; of what is not finite, a number beyond MOST_BENT."""
-    t = abs(x)
-    bent = logarithm(arrays, t + arrays.sqrt(t * t + 1.0))
-    return arrays.where(x < 0, -bent, bent)
+def inverse_cubic(arrays: Arrays, y: Array) -> Array:
+    """Return the u of which y, at most MOST_BENT, is the cubic, by three steps of Newton's method."""
+    magnitude = abs(y)
+    magnitude = arrays.where(magnitude < MOST_BENT, magnitude, MOST_BENT)
+    root = arrays.bits_float(arrays.float_bits(magnitude) // 3 + CUBE_ROOT)
+    u = arrays.where(magnitude < root, magnitude, root)
+    for _ in range(3):
+        square = u * u
+        u = ((square * u) * 2.0 + magnitude) / (square * 3.0 + 1.0)
+    return arrays.where(y < 0, -u, u)
 
 
-def logarithm(arrays: Arrays, w: Array) -> Array:
-    """Return the logarithm of values of at least 1."""
-    bits = masked(arrays, arrays.float_bits(w), 0x7FFFFFFF)
-    exponent = arrays.cast((bits >> 23) - 127, "float32")
-    eighth = masked(arrays, bits >> 20, 7)
-    mantissa = arrays.bits_float(masked(arrays, bits, 0x7FFFFF) + 0x3F800000)
-    # the first eighth is measured from its beginning, so that the logarithm of 1 is 0
-    centre = arrays.cast(arrays.where(eighth > 0, 2 * eighth + 17, 16), "float32")
-    f = mantissa * divide(16.0, centre) - 1.0
-    of_centre = 0.0 * f
-    for index, value in enumerate(LOG_OF_CENTRE):
-        of_centre = arrays.where(eighth == index, 0.0 * f + value, of_centre)
-    return (exponent * LN2 + of_centre) + (f + (f * f) * polynomial(f, LOG))
+def cubic_ends(arrays: Arrays, low: Array, high: Array) -> tuple[Array, Array]:
+    """Return numbers between which every u lies whose cubic is from ``low`` to ``high``."""
+    first, last = inverse_cubic(arrays, low), inverse_cubic(arrays, high)
+    return first - abs(first) * MARGIN, last + abs(last) * MARGIN
 
 
-def half_exponential(arrays: Arrays, u: Array) -> Array:
-    """Return half of exp(u)."""
-    shifted = u * PER_LN2 + MAGIC
-    r = u - (shifted - MAGIC) * LN2
-    power = masked(arrays, arrays.float_bits(shifted), 0x1FF) << 23
-    return arrays.bits_float(signed(arrays, arrays.float_bits(polynomial(r, HALF_EXP)) + power))
-
-
-def sinh(arrays: Arrays, u: Array) -> Array:
-    """Return the hyperbolic sine."""
-    half = half_exponential(arrays, u)
-    # not of a product with ``half``, which may be infinite in a poisoned group
-    quarter = arrays.cast(0 * arrays.float_bits(half), "float32") + 0.25
-    return half - quarter / half
-
-
-def signed(arrays: Arrays, bits: Array) -> Array:
-    """Return integers modulo 2^32 as those of 32 bits with a sign."""
-    return masked(arrays, bits + 0x80000000, WORD) - 0x80000000
-
-
-def gain(arrays: Arrays, h: Array) -> Array:
-    """Return h / sinh h."""
-    square = h * h
-    near = divide(1.0, polynomial(square, SINH_RATIO))
-    magnitude = abs(h)
-    return arrays.where(square < 1.0, near, magnitude / sinh(arrays, magnitude))
+def reach_of(unit: Array | None, like: Array) -> Array:
+    """Return the reach of groups, whose units are given or 1 throughout."""
+    return 0.0 * like + REACH if unit is None else unit * UNITS_OF_REACH
 
 
 def group_unit(arrays: Arrays, x: Array, inside: Array) -> Array:

@@ -25,7 +25,7 @@ from actnn.kernels.contract import (
 )
 from actnn.kernels.reference import codes, passes
 from actnn.kernels.reference.batch_norm import inverse_deviation, widened
-from actnn.kernels.reference.curves import gain
+from actnn.kernels.reference.curves import REACH
 from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
 from actnn.kernels.reference.pieces import runs
 
@@ -185,7 +185,7 @@ def input_gradient(arrays: Arrays, grad: Array, code: Array, layout: AnyLayout, 
     value = codes.decode(arrays, code, layout, Part.WHOLE)
     parts = Parts.of(arrays, elements, width, grad)
     of_value = parts.mean(arrays, parts.of_values(weighed * value))
-    own = weighed * (1.0 + noise_shares(arrays, code, layout, value, width))
+    own = weighed * (1.0 + noise_shares(arrays, code, layout, width))
     shape = samples, elements // width
     others = value.reshape(*shape, width) * of_value[..., None]
     mean = parts.mean(arrays, parts.of_values(weighed))[..., None] if normalization.centred else 0.0
@@ -193,26 +193,37 @@ def input_gradient(arrays: Arrays, grad: Array, code: Array, layout: AnyLayout, 
     return result.reshape(samples, elements)
 
 
-def noise_shares(arrays: Arrays, code: Array, layout: AnyLayout, value: Array, width: int) -> Array:
+def noise_shares(arrays: Arrays, code: Array, layout: AnyLayout, width: int) -> Array:
     """Return the variance of the noise in decoded values (S, elements), divided by the width of a row."""
     integers = arrays.cast(code[KEY_BYTES : layout.planes_offset], "int64")
     scales = bfloat16_value(arrays, big_integers(integers, SCALE_BYTES))
     scales = scales.reshape(layout.samples, layout.groups, layout.family.scales)
-    found = [noise_variance(arrays, layout, bits, scales[start:stop]) for start, stop, bits in runs(layout)]
+    found = [noise_variance(layout, bits, scales[start:stop]) for start, stop, bits in runs(layout)]
     group = arrays.arange(0, layout.elements, code) // GROUP
-    constant, of_square = (
+    constant, quadratic, quartic = (
         divide(arrays.concatenate(terms, 0), float(width))[:, group] for terms in zip(*found, strict=True)
     )
-    return constant + of_square * (value * value)
+    if layout.family.curve is Curve.LINEAR:
+        return constant
+    u = codes.decode(arrays, code, layout, Part.WHOLE, bent=True)
+    square = u * u
+    return (quartic * square + quadratic) * square + constant
 
 
-def noise_variance(arrays: Arrays, layout: AnyLayout, bits: int, scales: Array) -> tuple[Array, Array]:
-    """Return (a, b), each (S, G), such that the mean of a + b v v is the variance of the noise in a decoded v."""
+def noise_variance(layout: AnyLayout, bits: int, scales: Array) -> tuple[Array, Array, Array]:
+    """Return (a, b, c), each (S, G): the mean of a + b u² + c u⁴ is the variance of what is decoded by u.
+
+    Along the cubic, u is even over [s - h, s + h] and the value u³ + (1 - h²) u, measured in the reach: its variance is
+    h² (3 s⁴ + 2 s² + 1/3 - 4/15 h² + 8/105 h⁴), of which the mean of powers of u is to be had.
+    """
     step = divide(scales[..., -1], float(2**bits - 1))
-    if layout.family.curve is Curve.ASINH and layout.rounding is Rounding.DITHER:
-        once, twice = gain(arrays, step * 0.5), gain(arrays, step)
-        return (1.0 - twice) * 0.5, 1.0 - twice / (once * once)
-    return step * step * NOISE_SHARES[layout.rounding], 0.0 * step
+    if layout.family.curve is Curve.LINEAR or layout.rounding is Rounding.NEAREST:
+        return step * step * NOISE_SHARES[layout.rounding], 0.0 * step, 0.0 * step
+    half = step * 0.5
+    square = half * half
+    constant = square * ((square * (31 / 21) - 14 / 15) * square + 1 / 3)
+    quadratic = (square * 2.0) * (1.0 - square * 3.0)
+    return constant * REACH**2, quadratic * REACH**2, (square * 3.0) * REACH**2
 
 
 def parameter(arrays: Arrays, given: Array | None, default: float, normalization: RowNorm) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from actnn.errors import FormatError
 from actnn.format import GROUP, Curve
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, Normalization
-from actnn.kernels.reference.curves import asinh, group_unit
+from actnn.kernels.reference.curves import group_unit, inverse_cubic, reach_of
 from actnn.kernels.reference.numbers import divide, filled
 
 # where a slope is larger than that, its square, sums of it would not be finite
@@ -70,10 +70,11 @@ def bent_ends(arrays: Arrays, x: Array, inside: Array, layout: AnyLayout) -> tup
         return ends, 0.0 * x + 1.0
     if layout.family.curve is Curve.ROOT:
         return arrays.sqrt(ends), 4.0 * x
-    if not layout.family.unit:
-        return asinh(arrays, ends), x * x + 1.0
-    unit = group_unit(arrays, x, inside)
-    return asinh(arrays, ends * divide(1.0, unit)), x * x + unit * unit
+    reach = reach_of(group_unit(arrays, x, inside) if layout.family.unit else None, x[..., :1])
+    factor = divide(1.0, reach)
+    u = inverse_cubic(arrays, x * factor)
+    slope = (u * u * 3.0 + 1.0) * reach
+    return inverse_cubic(arrays, ends * factor), slope * slope
 
 
 def energy(arrays: Arrays, values: Array, stride: int) -> Array:

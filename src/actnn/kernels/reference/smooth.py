@@ -8,7 +8,8 @@ from actnn.errors import FormatError
 from actnn.format import Curve, Part, Rounding
 from actnn.kernels.contract import AnyLayout, Array, Arrays, OutputAffine, Smooth
 from actnn.kernels.reference import batch_norm, codes
-from actnn.kernels.reference.curves import TWELFTH, half_exponential, logarithm
+from actnn.kernels.reference.curves import TWELFTH, reach_of
+from actnn.kernels.reference.exponentials import half_exponential, logarithm
 from actnn.kernels.reference.numbers import divide
 from actnn.kernels.reference.pieces import Piece
 
@@ -36,8 +37,9 @@ def decode_function(
     if affine is not None:
         scale, shift = batch_norm.output_scale(arrays, affine, Part.WHOLE, buffer)
 
-    def finished(x: Array, piece: Piece) -> Array:
-        correction, slope, bend = shape(arrays, x, buffer, piece)
+    def finished(u: Array, piece: Piece) -> Array:
+        correction = corrections(arrays, buffer, piece)
+        x, slope, bend = along_curve(arrays, u, buffer, piece)
         y, gamma = x, 1.0
         if affine is not None and scale is not None and shift is not None:
             channel = piece.channels(arrays, affine.channels, buffer)
@@ -48,7 +50,7 @@ def decode_function(
         # bounds make a number of a NaN
         return arrays.where(y == y, result, y)
 
-    return codes.decode(arrays, buffer, layout, Part.WHOLE, True, finished=finished)
+    return codes.decode(arrays, buffer, layout, Part.WHOLE, bent=True, finished=finished)
 
 
 def check_function(layout: AnyLayout, derivative: int, affine: OutputAffine | None) -> None:
@@ -64,8 +66,8 @@ def check_function(layout: AnyLayout, derivative: int, affine: OutputAffine | No
         )
 
 
-def shape(arrays: Arrays, x: Array, buffer: Array, piece: Piece) -> tuple[Array, Array, Array]:
-    """Return half the variance of what is coded, the squared slope of x by that, and the second derivative."""
+def corrections(arrays: Arrays, buffer: Array, piece: Piece) -> Array:
+    """Return half the variance of what is coded."""
     layout, bits = piece.layout, piece.layout.bits
     words, scales, _ = codes.decoded_piece(arrays, buffer, piece)
     negative, sides = layout.family.negative[bits], scales[..., : layout.family.sides]
@@ -74,15 +76,27 @@ def shape(arrays: Arrays, x: Array, buffer: Array, piece: Piece) -> tuple[Array,
         below = divide(sides[..., 0], float(negative - 1)) if negative > 1 else 0.0 * sides[..., -1]
         step = arrays.where(words >= negative, step, below)
     half = step * step * (0.5 * TWELFTH * VARIANCE[layout.rounding])
-    correction = codes.ungroup(arrays.where(half <= MOST_CORRECTION, half, MOST_CORRECTION), layout.elements)
+    return codes.ungroup(arrays.where(half <= MOST_CORRECTION, half, MOST_CORRECTION), layout.elements)
+
+
+def along_curve(arrays: Arrays, u: Array, buffer: Array, piece: Piece) -> tuple[Array, Array, Array]:
+    """Return the value that is coded as u, the square of its derivative by u, and its second derivative."""
+    layout = piece.layout
     if layout.family.curve is Curve.LINEAR:
-        return correction, 0.0 * x + 1.0, 0.0 * x
+        return u, 0.0 * u + 1.0, 0.0 * u
     if layout.family.curve is Curve.ROOT:
-        return correction, 4.0 * x, 0.0 * x + 2.0
-    unit = scales[..., -1] if layout.family.unit else 0.0 * step + 1.0
-    unit = codes.ungroup(unit + 0.0 * step, layout.elements)
-    slope = x * x + unit * unit
-    return correction, arrays.where(slope <= MOST_SLOPE, slope, MOST_SLOPE), x
+        return u * u, 4.0 * (u * u), 0.0 * u + 2.0
+    _, scales, noise = codes.decoded_piece(arrays, buffer, piece)
+    reach = reach_of(scales[..., -1] if layout.family.unit else None, scales[..., -1])
+    reach = codes.ungroup(reach + 0.0 * arrays.cast(noise, "float32"), layout.elements)
+    square = u * u
+    slope = (square * 3.0 + 1.0) * reach
+    slope = slope * slope
+    return (
+        (u * (square + 1.0)) * reach,
+        arrays.where(slope <= MOST_SLOPE, slope, MOST_SLOPE),
+        (u * 6.0) * reach,
+    )
 
 
 def bounded(arrays: Arrays, x: Array, most: float) -> Array:

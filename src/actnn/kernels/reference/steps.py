@@ -5,6 +5,7 @@ from __future__ import annotations
 from actnn.format import GROUP, KEY_BYTES, SCALE_BYTES
 from actnn.kernels.contract import AnyLayout, Array, Arrays, DividedLayout
 from actnn.kernels.reference.codes import ungroup
+from actnn.kernels.reference.curves import reach_of
 from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide
 from actnn.kernels.reference.pieces import runs
 
@@ -24,10 +25,10 @@ def group_steps(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
     return arrays.concatenate(parts, 0) if parts else ranges
 
 
-def group_units(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
-    """Return the unit (S, G) that the values of each group are measured in, in a code without sides."""
+def group_reaches(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
+    """Return the reach (S, G) of each group along a cubic, in a code without sides."""
     scales = group_scales(arrays, buffer, layout)
-    return scales[..., UNIT] if layout.family.unit else 0.0 * scales[..., RANGE] + 1.0
+    return reach_of(scales[..., UNIT] if layout.family.unit else None, scales[..., RANGE])
 
 
 def group_scales(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:

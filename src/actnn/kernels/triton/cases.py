@@ -68,7 +68,7 @@ def of_other_types(cases: list[Case]) -> list[Case]:
     for each in chosen:
         for changes in ({"whole": 0}, {"whole": 0, "flat": 1}, {"rounding": 2}):
             own = each.constants["FORM"]._replace(**changes)
-            own = own if own.whole else own._replace(tile=TILE // 2)
+            own = own if own.whole else own._replace(tile=own.tile // 2)
             words = " ".join(f"{name}={value}" for name, value in changes.items())
             constants = {**each.constants, "FORM": own}
             found.append(replace(each, name=f"{each.name} {words}", constants=constants, elements=GROUP * own.tile))

@@ -86,7 +86,7 @@ def form_of(layout: AnyLayout) -> Form:
     family = layout.family
     # a curve needs twice the registers, and so do samples that end within a group
     whole = layout.elements % GROUP == 0
-    tile = TILE if family.curve is Curve.LINEAR and whole else TILE // 2
+    tile = TILE // (1 if family.curve is Curve.LINEAR else 2) // (1 if whole else 2)
     uniform = not isinstance(layout, DividedLayout) and layout.sample_bits is None
     bits = layout.bits if uniform else 0
     return Form(

@@ -213,6 +213,18 @@ def inside(steps: Steps, exact: bool, layer: nn.Layer | None = None, name: str =
             frames.pop()
 
 
+@contextmanager
+def within(session: Session, layer: nn.Layer, name: str) -> Iterator[None]:
+    """Send to operations what a converted layer calls itself."""
+    frames = calls.frames
+    with patches.replaced():
+        frames.append(Frame(session, layer, name, True))
+        try:
+            yield
+        finally:
+            frames.pop()
+
+
 def serving(layer: nn.Layer) -> list[Session]:
     """Return the sessions that serve what a layer calls."""
     forward = vars(layer).get("forward")

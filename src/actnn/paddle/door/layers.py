@@ -52,6 +52,7 @@ def by_layer(name: str, lower: Lower) -> Rule:
         if not coded(x) or not learned(bound.arguments):
             return DECLINED
         site = frame.site(frame.count(name))
+        site.parameter = id(bound.arguments.get("weight"))
         layer = site.plans.get(lower)
         if layer is None:
             layer = site.remember(lower, bare(lower.layer, {}, site))

@@ -81,4 +81,28 @@ def group_norm(
     return normalized(frame, "group_norm", x, weight, bias, rows, epsilon, lambda few: function(few, 1))
 
 
-RULES: dict[str, Rule] = {"layer_norm": layer_norm, "group_norm": group_norm}
+def instance_norm(
+    frame: Frame,
+    function: Any,
+    x: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.9,
+    eps: float = 1e-5,
+    data_format: str = "NCHW",
+    name: Any = None,
+) -> Any:
+    """Return ``F.instance_norm`` by the statistics of each sample, of channels that are on axis 1."""
+    if running_mean is not None or data_format[1] != "C" or not coded(x) or len(x.shape) < 3:
+        return DECLINED
+    channels, space = x.shape[1], math.prod(x.shape[2:])
+    if space < 2:
+        return DECLINED
+    rows = Rows(space, channels, space)
+    return normalized(frame, "instance_norm", x, weight, bias, rows, eps, lambda few: few)
+
+
+RULES: dict[str, Rule] = {"layer_norm": layer_norm, "group_norm": group_norm, "instance_norm": instance_norm}

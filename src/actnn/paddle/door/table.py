@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 from actnn.model.conversion import Patterns
 from actnn.model.door import Rule
 from actnn.model.steps import Steps
-from actnn.paddle.door import activations, attention, layers, norms, products
+from actnn.paddle.door import activations, attention, embedding, layers, norms, products
 from actnn.paddle.door.calls import ROOT, Entered, patches
 from actnn.paddle.door.written import written
 from actnn.paddle.layers import Compressed
@@ -23,6 +23,7 @@ RULES: dict[str, Rule] = {
     **activations.RULES,
     **products.RULES,
     **attention.RULES,
+    **embedding.RULES,
 }
 OWNERS = (F, paddle, paddle.tensor, paddle.Tensor)
 # they call nothing themselves
@@ -52,7 +53,10 @@ def open_doors(
         calls_nothing = isinstance(layer, (Compressed, *CONTAINERS))
         if not name or not calls_nothing:
             exact = calls_nothing or not policy.compress or patterns.names(name, layer)
-            doors.append(Entered(layer, name or ROOT, exact, steps, None if exact else written(layer)))
+            function, reason = (None, None) if exact else written(layer)
+            if reason is not None:
+                steps.session.left_exact.append((name or ROOT, type(layer).__name__, reason))
+            doors.append(Entered(layer, name or ROOT, exact, steps, function))
     steps.session.serves_calls = not all(door.exact for door in doors)
     for door in doors:
         door.install()

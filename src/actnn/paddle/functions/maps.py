@@ -64,6 +64,7 @@ class Convolution:
         self.kernel, self.groups = tuple(weight.shape[2:]), groups
         self.channel_axis = geometry.rank + 1 if last else 1
         self.outputs = weight.shape[1] * groups if transposed else weight.shape[0]
+        site.depthwise = 1 < groups == x.shape[self.channel_axis]
         inputs = self.space_of(x)
         self._around = padding.around(inputs, self.kernel, stride)
         # 'SAME' goes without dilation in Paddle

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paddle import nn
 
 from actnn.paddle.layers.activation import QDropout, QLeakyReLU, QReLU, QReLU6
+from actnn.paddle.layers.attention import QMultiHeadAttention
 from actnn.paddle.layers.base import Compressed
 from actnn.paddle.layers.batch_norm import (
     CompressedBatchNorm,
@@ -18,6 +19,7 @@ from actnn.paddle.layers.functional import (
     QELU,
     QGELU,
     QCrossEntropyLoss,
+    QEmbedding,
     QGroupNorm,
     QHardsigmoid,
     QHardswish,
@@ -79,6 +81,8 @@ LAYERS: tuple[type[Compressed], ...] = (
     QSoftmax,
     QLogSoftmax,
     QCrossEntropyLoss,
+    QMultiHeadAttention,
+    QEmbedding,
 )
 
 # conversion looks layers up by exact type: a subclass may have overridden anything
@@ -99,7 +103,9 @@ ALIASES: dict[str, type[Compressed]] = {
     "QMaxPool2d": QMaxPool2D,
     "QMaxPool3d": QMaxPool3D,
     "QAvgPool2d": QAvgPool2D,
+    "QAdaptiveAvgPool2d": QAdaptiveAvgPool2D,
     "QSiLU": QSilu,
+    "QMultiheadAttention": QMultiHeadAttention,
 }
 
 __all__ = ["ALIASES", "COMPRESSED", "Compressed", "CompressedBatchNorm", *(layer.__name__ for layer in LAYERS)]

@@ -46,7 +46,8 @@ class CompressedBatchNorm(Compressed):
         order = PaddleOrder(tuple(input.shape), channels_last=True) if last else None
         running = self.running()
         y: Tensor | None = batch_norm(
-            ARRAYS, input, order, site, self._epsilon, running, processes, self.exact, self.normalized
+            *(ARRAYS, input, order, site, self._epsilon, running, processes, self.exact, self.normalized),
+            (self.weight, self.bias),
         )
         return self.plainly(input) if y is None else y
 
@@ -94,9 +95,11 @@ class CompressedBatchNorm(Compressed):
         form = self.data_format()
         return F.batch_norm(x, mean, variance, weight, bias, epsilon=self._epsilon, data_format=form)
 
-    def normalized(self, x: Tensor, call: Normalizing) -> tuple[Tensor, None]:
+    def normalized(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing
+    ) -> tuple[Tensor, None]:
         """Return ``x`` normalised by the batch, recorded by autograd; nothing in Paddle overwrites that in place."""
-        return BatchNormFunction.record(self.site, x, self.weight, self.bias, call), None
+        return BatchNormFunction.record(self.site, x, weight, bias, call), None
 
 
 class QBatchNorm1D(CompressedBatchNorm, nn.BatchNorm1D):

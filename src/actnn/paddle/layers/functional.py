@@ -9,7 +9,7 @@ from paddle.nn import functional as F
 
 from actnn.model.door import DECLINED, OwnSite
 from actnn.operations import row_normalization, smooth
-from actnn.paddle.door import activations, attention, norms
+from actnn.paddle.door import activations, attention, embedding, norms
 from actnn.paddle.layers.base import Compressed
 
 
@@ -173,3 +173,16 @@ class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
         (label,) = arguments
         own = (self.weight, self.ignore_index, self.reduction, self.soft_label, self.axis)
         return attention.cross_entropy(call, F.cross_entropy, x, label, *own, self.use_softmax, self.label_smoothing)
+
+
+class QEmbedding(LayerOfX, nn.Embedding):
+    """``nn.Embedding`` that keeps its indices in half the bytes."""
+
+    plain = nn.Embedding
+
+    def sent(self, call: Any, x: Tensor, *arguments: Any) -> Any:
+        """Return what the rule makes of the call."""
+        norm = {"max_norm": self._max_norm, "norm_type": self._norm_type}
+        own: dict[str, Any] = {"sparse": self._sparse, "scale_grad_by_freq": self._scale_grad_by_freq, **norm}
+        padding: Any = self._padding_idx
+        return embedding.embedding(call, F.embedding, x, self.weight, padding, **own)

@@ -70,7 +70,7 @@ def batch_norm(coding: Coding, node: Node) -> bool:
     output = parts[0]
     relu = rectifier_of(graph, output)
     smooth = any(user.target in SMOOTH for user in output.users)
-    without_sides = families.of_batch_norm(coding.policy, smooth)
+    without_sides = families.of_normalized(coding.policy)
     family = without_sides if relu is None else families.with_sides(coding.policy)
     form = coding.form(x, family, CURVED_EXTRA if smooth else 0.0, image=True, batched=True)
     arguments = BATCH_NORMS[forward.target](*forward.args)

@@ -74,11 +74,15 @@ def curve(function_of: Callable[..., Smooth | None]) -> Rule:
         if not frame.training or not coded(input) or not input.requires_grad:
             return DECLINED
         inplace = bool(options.get("inplace", False))
-        kind = function_of(*arguments, **{name: value for name, value in options.items() if name != "inplace"})
+        others = {name: value for name, value in options.items() if name != "inplace"}
+        kind = function_of(*arguments, **others)
         if kind is None:
             return DECLINED
         site = frame.site(frame.count(function.__name__), extra=EXTRA)
-        y = smooth(input, partial(computed, function, arguments, options), kind, site, inplace)
+        compute = partial(computed, function, arguments, options)
+        if frame.overwrites and not inplace and function in OVER:
+            inplace, compute = True, partial(computed, OVER[function], arguments, others)
+        y = smooth(input, compute, kind, site, inplace)
         return DECLINED if y is None else y
 
     return rule
@@ -121,6 +125,13 @@ def dropout(
 
 
 IN_PLACE = (torch.relu_, Tensor.relu_)
+# the same functions, over the tensor that they are given
+OVER: dict[Any, Callable[..., Tensor]] = {
+    **{function: partial(function, inplace=True) for function in (F.silu, F.mish, F.hardswish, F.hardsigmoid, F.elu)},
+    F.gelu: torch.ops.aten.gelu_.default,
+    Tensor.sigmoid: Tensor.sigmoid_,
+    Tensor.tanh: Tensor.tanh_,
+}
 RULES: dict[Any, Rule] = {
     **dict.fromkeys((F.relu, torch.relu, Tensor.relu, *IN_PLACE), relu),
     F.relu6: relu6,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.operations.kept import keep
-from actnn.operations.products import MATMUL_EXTRA, Bilinear
+from actnn.operations.products import MATMUL_EXTRA
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction
 from actnn.torch.functions.products import MATMUL, product
 from actnn.torch.tensors import ARRAYS, FLOATING
@@ -31,11 +30,17 @@ def learns(weight: Tensor) -> bool:
     return weight.requires_grad
 
 
+def parameter_of(weight: Tensor) -> int:
+    """Return the identity of a weight, or of the parameter that it is a part of."""
+    return id(weight if weight._base is None else weight._base)
+
+
 def linear(frame: Frame, function: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     """Return ``F.linear``, which keeps a code of its input where the weight learns."""
     if not coded(input, weight) or not learns(weight) or weight.dim() != 2 or input.dim() < 2:
         return DECLINED
     site = frame.site(frame.count("linear"))
+    site.parameter = parameter_of(weight)
     kept = keep(ARRAYS, input, site, frame.training)
     return LinearFunction.apply(input, weight, bias, kept, site)
 
@@ -45,6 +50,7 @@ def addmm(frame: Frame, function: Any, input: Any, mat1: Any, mat2: Any, *, beta
     if (beta, alpha) != (1, 1) or not coded(input, mat1, mat2) or not learns(mat2) or input.dim() != 1:
         return DECLINED
     site = frame.site(frame.count("addmm"))
+    site.parameter = parameter_of(mat2)
     kept = keep(ARRAYS, mat1, site, frame.training)
     return LinearFunction.apply(mat1, mat2.t(), input, kept, site)
 
@@ -56,43 +62,13 @@ def matmul(frame: Frame, function: Any, input: Any, other: Any) -> Any:
     name = function.__name__
     if other.dim() == 2 and not ARRAYS.recorded(other) and learns(other):
         site = frame.site(frame.count(name))
+        site.parameter = parameter_of(other)
         kept = keep(ARRAYS, input, site, frame.training)
         return LinearFunction.apply(input, other.t(), None, kept, site)
     if not (input.requires_grad and other.requires_grad):
         return DECLINED
     site = frame.site(frame.count(name), extra=MATMUL_EXTRA)
     return product(input, other, MATMUL, site, frame.training)
-
-
-def einsum(frame: Frame, function: Any, equation: Any, *operands: Any) -> Any:
-    """Return an einsum of two operands that keeps codes of those which the gradients read."""
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-        operands = tuple(operands[0])
-    bilinear = einsum_of(equation) if isinstance(equation, str) and len(operands) == 2 else None
-    if bilinear is None or not coded(*operands) or not all(x.requires_grad for x in operands):
-        return DECLINED
-    maps = any(not ARRAYS.recorded(x) for x in operands)
-    site = frame.site(frame.count("einsum"), extra=0.0 if maps else MATMUL_EXTRA)
-    first, second = operands
-    return product(first, second, bilinear, site, frame.training)
-
-
-@lru_cache(maxsize=256)
-def einsum_of(equation: str) -> Bilinear | None:
-    """Return an einsum of two operands and its gradients; None where these are no einsum themselves."""
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
-    parts = inputs.split(",")
-    if not arrow or len(parts) != 2 or "." in equation or any(len(set(part)) < len(part) for part in (*parts, output)):
-        return None
-    first, second = parts
-    # what only one operand has is summed over, and its gradient would have to be spread out
-    if not set(first) <= set(second + output) or not set(second) <= set(first + output):
-        return None
-    return Bilinear(
-        partial(torch.einsum, f"{first},{second}->{output}"),
-        partial(torch.einsum, f"{output},{second}->{first}"),
-        partial(torch.einsum, f"{output},{first}->{second}"),
-    )
 
 
 def convolution(rank: int, transposed: bool) -> Rule:
@@ -132,6 +108,7 @@ def convolution(rank: int, transposed: bool) -> Rule:
         numbers = [each(value, rank) for value in (stride, padding, dilation, output_padding)]
         fixed = (*numbers[:3], opposite, numbers[3], groups)
         site = frame.site(frame.count(function.__name__))
+        site.parameter = parameter_of(weight)
         form = ARRAYS.form(x)
         known: Convolution | None = site.plans.get(form)
         if known is None or known.fixed != fixed or known.weight_shape != weight.shape:
@@ -166,7 +143,6 @@ RULES: dict[Any, Rule] = {
     torch.bmm: matmul,
     Tensor.bmm: matmul,
     torch.mm: matmul,
-    torch.einsum: einsum,
     Tensor.mm: matmul,
     **{function: convolution(*kind) for function, kind in CONVOLUTIONS.items()},
 }

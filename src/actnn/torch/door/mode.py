@@ -2,8 +2,8 @@
 
 NOTE [Door]
 1. Every module that was not converted itself opens the door when it is called and closes it when it returns, by a pair
-   of hooks: a block that is computed anew in backward (checkpointing) finds it open too, and so does a module that is
-   called past the wrapper.
+   of hooks, or by a forward of ours where hooks would keep torch from a fast path. A block that is computed anew in
+   backward (checkpointing) finds it open too, and so does a module that is called past the wrapper.
 2. A site is named by the module that called, the function, and how many calls of that function came before it in the
    same call of the module. It is made at the first call.
 3. A rule may decline: the function then runs as it is, and keeps what it keeps.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -28,9 +28,13 @@ from torch.overrides import TorchFunctionMode
 
 from actnn.model.door import DECLINED, Frame, Rule
 from actnn.model.steps import Steps
+from actnn.operations.others import sensitive
 from actnn.session.session import Session
+from actnn.torch.release import Known, release_input
 from actnn.torch.traced import symbolic, traced
 
+# in evaluation torch computes them by one fast kernel, unless they have hooks
+WITHOUT_HOOKS = (nn.TransformerEncoderLayer,)
 MODULES, CHECKPOINT = nn.modules.module.__file__, torch.utils.checkpoint.__file__
 
 
@@ -52,6 +56,10 @@ class Door(TorchFunctionMode):
     def __init__(self, steps: Steps) -> None:
         super().__init__()
         self.steps, self.session = steps, steps.session
+        # what functions without a rule save is coded by who calls them: which one runs, and whether it is to stay exact
+        self.noting = self.session.policy.other_bits is not None and self.session.policy.compress
+        self.calling: Any = None
+        self.sensitive = False
         self._local = threading.local()
 
     @property
@@ -103,7 +111,14 @@ class Door(TorchFunctionMode):
                 found = rule(frame, function, *arguments, **(options or {}))
                 if found is not DECLINED:
                     return found
-        return function(*arguments, **(options or {}))
+        if not self.noting:
+            return function(*arguments, **(options or {}))
+        before = self.calling, self.sensitive
+        self.calling, self.sensitive = function, sensitive(getattr(function, "__name__", ""), arguments)
+        try:
+            return function(*arguments, **(options or {}))
+        finally:
+            self.calling, self.sensitive = before
 
     def __getstate__(self) -> dict[str, Any]:
         # frames are calls of this process
@@ -143,16 +158,49 @@ class Closes:
 
     def __init__(self, door: Door) -> None:
         self.door = door
+        self.known: Known = {}
 
     def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
         if not traced():
             self.door.leave(module)
+            if self.door.session.policy.overwrite:
+                release_input(module, arguments, Closes, self.known)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what is known is known of functions of this process
+        return self.__dict__ | {"known": {}}
+
+
+class Within:
+    """The forward of a module that opens the door and closes it, where a hook would change what torch does with it."""
+
+    def __init__(self, door: Door, module: nn.Module, name: str, exact: bool) -> None:
+        self.door, self.module, self.name, self.exact = door, module, name, exact
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the module's own forward."""
+        forward = type(self.module).forward
+        if traced() or any(map(symbolic, arguments)):
+            return forward(self.module, *arguments, **options)
+        self.door.enter(self.module, self.name, self.exact)
+        try:
+            return forward(self.module, *arguments, **options)
+        finally:
+            self.door.leave(self.module)
+
+    def remove(self) -> None:
+        """Give the module its own forward back."""
+        self.module.__dict__.pop("forward", None)
 
 
 def install(door: Door, modules: Iterable[tuple[str, nn.Module, bool]]) -> list[tuple[nn.Module, Any]]:
     """Let modules, each with its name and whether it is exact, open and close the door; return what undoes it."""
     handles: list[tuple[nn.Module, Any]] = []
     for name, module, exact in modules:
+        if type(module) in WITHOUT_HOOKS and "forward" not in module.__dict__:
+            module.__dict__["forward"] = within = Within(door, module, name, exact)
+            handles.append((module, within))
+            continue
         handles.append((module, module.register_forward_pre_hook(Opens(door, name, exact), prepend=True)))
         handles.append((module, module.register_forward_hook(Closes(door), always_call=True)))
     return handles
@@ -160,10 +208,9 @@ def install(door: Door, modules: Iterable[tuple[str, nn.Module, bool]]) -> list[
 
 def serving(module: nn.Module) -> list[Session]:
     """Return the sessions that serve what a module calls."""
-    return [hook.door.session for hook in module._forward_pre_hooks.values() if isinstance(hook, Opens)]
+    opening = (*module._forward_pre_hooks.values(), module.__dict__.get("forward"))
+    return [hook.door.session for hook in opening if isinstance(hook, (Opens, Within))]
 
 
-def closed() -> AbstractContextManager[Any]:
-    """Return a context in which no mode sees what is called: what a converted layer does is its own."""
-    closing: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
-    return closing
+# makes a context in which no mode sees what is called: what a converted layer does is its own
+closed: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunction

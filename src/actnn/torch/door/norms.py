@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from actnn.kernels.contract import Rows
 from actnn.model.door import DECLINED, Frame, Rule
-from actnn.operations.normalization import Normalizing
 from actnn.operations.normalization import batch_norm as operation
 from actnn.operations.row_normalization import EXTRA
 from actnn.session import families
@@ -49,6 +48,7 @@ def normalized(
         # below the door autocast would choose the precision of the output
         x = x.to(plain(x.new_zeros(1, 1)).dtype)
     site = frame.site(frame.count(name), extra=EXTRA)
+    site.parameter = None if weight is None else id(weight)
     family = families.of_normalized(site.session.policy)
     y = row_norm(x, weight, bias, rows, epsilon, centred, site, family)
     return DECLINED if y is None else y
@@ -110,6 +110,29 @@ def group_norm(
     return normalized(frame, "group_norm", input.contiguous(), weight, bias, rows, eps, True, one_group)
 
 
+def instance_norm(
+    frame: Frame,
+    function: Any,
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """Return ``F.instance_norm`` by the statistics of each sample, which has no others."""
+    if running_mean is not None or not use_input_stats or not coded(input) or input.dim() < 3:
+        return DECLINED
+    channels, space = input.shape[1], math.prod(input.shape[2:])
+    # torch refuses to normalise a single number
+    if space < 2:
+        return DECLINED
+    rows = Rows(space, channels, space)
+    return normalized(frame, "instance_norm", input.contiguous(), weight, bias, rows, eps, True, one_group)
+
+
 def batch_norm(
     frame: Frame,
     function: Any,
@@ -130,6 +153,7 @@ def batch_norm(
     if input.dim() < 2 or (input._base is not None and input._base.is_leaf):
         return DECLINED
     site = frame.site(frame.count("batch_norm"), batch_norm=True)
+    site.parameter = None if weight is None else id(weight)
     if not site.compresses or input.numel() <= input.shape[1]:
         return DECLINED
     running = None if running_mean is None else Running(running_mean, running_var, momentum)
@@ -137,10 +161,7 @@ def batch_norm(
     def exact(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps)
 
-    def apply(x: Tensor, call: Normalizing) -> tuple[Tensor, Any]:
-        return batch_normalized(x, weight, bias, call)
-
-    y = operation(ARRAYS, input, None, site, eps, running, None, exact, apply)
+    y = operation(ARRAYS, input, None, site, eps, running, None, exact, batch_normalized, (weight, bias))
     return DECLINED if y is None else y
 
 
@@ -149,4 +170,5 @@ RULES: dict[Any, Rule] = {
     F.layer_norm: layer_norm,
     F.rms_norm: rms_norm,
     F.group_norm: group_norm,
+    F.instance_norm: instance_norm,
 }

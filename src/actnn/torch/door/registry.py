@@ -7,6 +7,7 @@ door knows. A row found by name is used only where a trial shows that it compute
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from actnn.errors import ConfigError
+from actnn.model.door import disagreement
 from actnn.session.session import Session
 
 # given the module and what it was called with
@@ -62,15 +64,20 @@ class Registry:
             raise ConfigError(f"register was given {forward!r} for {kind.__name__}: expected a function of the module.")
         self._rows[kind] = forward
 
-    def forward_of(self, module: nn.Module) -> Forward | None:
-        """Return what computes a module by functions that the door knows; None where its own forward serves."""
+    def forward_of(self, module: nn.Module) -> tuple[Forward | None, str | None]:
+        """Return what computes a module by functions that the door knows, None where its own forward serves.
+
+        Where its name says that there is such a function, and a trial says otherwise, tell that too.
+        """
         if (given := self._rows.get(type(module))) is not None:
-            return given
-        name = type(module).__name__
+            return given, None
+        name, reason = type(module).__name__, None
         for ending, forward in BY_NAME:
-            if name.endswith(ending) and not type(module).__module__.startswith("torch.") and agrees(module, forward):
-                return forward
-        return None
+            if name.endswith(ending) and not type(module).__module__.startswith("torch."):
+                reason = disagreement(ending, partial(agrees, module, forward))
+                if reason is None:
+                    return forward, None
+        return None, reason
 
 
 registry = Registry()
@@ -83,15 +90,11 @@ def agrees(module: nn.Module, forward: Forward) -> bool:
     width = weight.shape[-1] if isinstance(weight, Tensor) and weight.dim() else 1
     options = {} if weight is None else {"device": weight.device}
     if isinstance(weight, Tensor) and weight.is_meta:
-        return False
+        raise ValueError("a weight on the meta device holds no numbers")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(TRIAL_ROWS, width, generator=generator).to(**options)
-    try:
-        with torch.no_grad():
-            expected, found = module.forward(x), forward(module, x)
-    # whatever the module's own code raises on rows of numbers: it is not what its name says
-    except Exception:
-        return False
+    with torch.no_grad():
+        expected, found = module.forward(x), forward(module, x)
     return isinstance(expected, Tensor) and torch.allclose(found.float(), expected.float(), TOLERANCE, TOLERANCE)
 
 
@@ -120,10 +123,12 @@ class Undo:
 
 def write_out(session: Session, modules: Sequence[tuple[str, nn.Module, bool]]) -> Iterator[tuple[nn.Module, Undo]]:
     """Let modules of registered classes be computed by functions that the door knows; yield what undoes that."""
-    for _, module, exact in modules:
+    for name, module, exact in modules:
         if exact or "forward" in module.__dict__:
             continue
-        forward = registry.forward_of(module)
+        forward, reason = registry.forward_of(module)
+        if reason is not None:
+            session.left_exact.append((name, type(module).__name__, reason))
         if forward is not None:
             module.__dict__["forward"] = Written(module, forward, session)
             yield module, Undo(module)

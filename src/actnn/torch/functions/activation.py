@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from actnn.operations.kept import Kept
 from actnn.operations.rectifiers import Rectifier
 from actnn.session.site import Site
 from actnn.session.tags import Tag
+from actnn.torch.functions.gradients import note_waiting, owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
+from actnn.torch.holders import LARGE_BYTES
 from actnn.torch.tensors import ARRAYS
 
 
@@ -38,7 +41,11 @@ class RectifierFunction(KeepingFunction):
         (mask,) = ctx.saved_tensors
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
-        return ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below), None
+        over = owned(ctx, grad, sys.getrefcount(grad))
+        grad_x: Tensor = ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below, over)
+        if ARRAYS.nbytes(grad_x) >= LARGE_BYTES:
+            note_waiting(ctx, grad_x)
+        return grad_x, None
 
 
 def dropout(site: Site, x: Tensor, probability: float, inplace: bool = False) -> Tensor:
@@ -65,7 +72,7 @@ class DropoutFunction(KeepingFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, site: Site, probability: float, inplace: bool, made: list[Kept]) -> Tensor:
         ctx.site = site
-        factors = F.dropout(torch.ones_like(x), probability, training=True)
+        factors = F.dropout(torch.ones_like(x), probability, training=True, inplace=True)
         mask = keep_chosen(ARRAYS, factors, site, ARRAYS.nbytes(x))
         made.append(mask)
         ctx.factor, ctx.reading = factor_of(probability), mask.reading
@@ -79,7 +86,8 @@ class DropoutFunction(KeepingFunction):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0), None, None, None, None
+        over = owned(ctx, grad, sys.getrefcount(grad))
+        return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0, over), None, None, None, None
 
 
 def bypassed(x: Tensor, tag: Tag) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from actnn.operations.normalization import Normalizing, gradients
 from actnn.session.site import Site
+from actnn.torch.functions.gradients import owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, FLOATING
 
@@ -34,7 +36,8 @@ class BatchNormFunction(KeepingFunction):
         needed = ctx.needs_input_grad[:3]
         if not (needed[0] or needed[1]):
             return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None
-        return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=False), None
+        over = owned(ctx, grad, sys.getrefcount(grad))
+        return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=False, overwrites=over), None
 
 
 class RectifiedBatchNormFunction(KeepingFunction):
@@ -54,7 +57,8 @@ class RectifiedBatchNormFunction(KeepingFunction):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *gradients(ctx.state, ctx.saved_tensors, grad, ctx.needs_input_grad[:3], rectified=True), None, None
+        over, needed = owned(ctx, grad, sys.getrefcount(grad)), ctx.needs_input_grad[:3]
+        return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=True, overwrites=over), None, None
 
 
 class Bypass:
@@ -84,7 +88,7 @@ class Bypass:
     def rectify(self, y: Tensor) -> Tensor:
         """Return max(y, 0), written over ``y``."""
         # detached: otherwise the BatchNorm's own function would run in backward, without any gradient
-        rectified: Tensor = RectifiedBatchNormFunction.apply(self.x, self.weight, self.bias, y.detach_(), self)
+        rectified: Tensor = RectifiedBatchNormFunction.record(self.x, self.weight, self.bias, y.detach_(), self)
         return rectified
 
 
@@ -92,7 +96,7 @@ def normalized(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Normalizing
 ) -> tuple[Tensor, Bypass | None]:
     """Return ``x`` normalised by the batch, recorded by autograd, and a way past that where a ReLU may come."""
-    y: Tensor = BatchNormFunction.apply(x, weight, bias, call)
+    y: Tensor = BatchNormFunction.record(x, weight, bias, call)
     # only a rectifier reads sides
     sides = call.kept is not None and not call.plan.family.affine
     if call.layout is None or not (sides and call.site.expected.overwrites):

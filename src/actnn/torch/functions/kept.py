@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,15 +14,23 @@ from actnn.operations.kept import backward_begins
 
 
 class KeepingFunction(Function):
-    """A function that keeps codes; torch records it without looking through its arguments for transforms."""
+    """A function that keeps codes; torch records it without looking through its arguments for transforms.
+
+    ``record`` is ``apply`` for layers, which know that no transform is at work.
+    """
+
+    record: ClassVar[Callable[..., Any]]
+
+    def __init_subclass__(cls) -> None:
+        # past torch.func's unwrapping of each argument, which takes as long as some kernels
+        cls.record = super(Function, cls).apply  # type: ignore[misc]
 
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
         """Compute the forward, recorded by autograd."""
         if torch._C._are_functorch_transforms_active():
             return super().apply(*arguments)  # type: ignore[no-untyped-call]
-        # past torch.func's unwrapping of each argument, which takes as long as some kernels
-        return super(Function, cls).apply(*arguments)  # type: ignore[misc]
+        return cls.record(*arguments)
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:

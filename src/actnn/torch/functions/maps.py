@@ -15,6 +15,7 @@ from actnn.operations.kept import Kept
 from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
 from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
+from actnn.torch.functions.gradients import note_waiting, waiting_sum
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.tensors import ARRAYS, NAMES
 
@@ -48,6 +49,7 @@ class Convolution:
         self.kernel = tuple(weight.shape[2:])
         self.space = self.output_space(x.shape[2:])
         self.outputs = weight.shape[1] * self.groups if self.transposed else weight.shape[0]
+        site.depthwise = 1 < self.groups == x.shape[1]
         self._forward = FORWARD[len(self.kernel), self.transposed]
         self._rest: tuple[Any, ...]
         if self.transposed:
@@ -55,7 +57,8 @@ class Convolution:
         else:
             self._rest = (self.stride, self.padding, self.dilation, self.groups)
         self._on_host, self._weight_numbers = ARRAYS.on_host(x), weight.numel()
-        self._parts: dict[tuple[int, bool], list[range]] = {}
+        # by the bytes of a number, and whether in backward
+        self.cut: dict[tuple[int, bool], list[range]] = {}
         self.small = ARRAYS.nbytes(x) <= SMALL_BYTES and site.session.policy.pipeline_threshold is None
         self.coefficient = convolution_coefficient(
             tuple(x.shape[2:]), self.space, self.kernel, *fixed[:3], self.groups, self.transposed
@@ -76,14 +79,14 @@ class Convolution:
         much memory as all of them, which parts bound. A backward also decodes its input.
         """
         key = x.element_size(), backward
-        if key not in self._parts:
+        if key not in self.cut:
             bytes_each, (samples, elements) = x.element_size(), self.order.rows
             inputs, outputs = samples * elements, samples * self.outputs * math.prod(self.space)
-            working, weight = (inputs + outputs, self._weight_numbers) if self._on_host else (0, 0)
             decoded = inputs if backward else 0
+            working, weight = (inputs + outputs + decoded, self._weight_numbers) if self._on_host else (0, 0)
             sizes = (bytes_each * count for count in (decoded, working, weight))
-            self._parts[key] = self.site.session.pieces(samples, *sizes)
-        return self._parts[key]
+            self.cut[key] = self.site.session.pieces(samples, *sizes)
+        return self.cut[key]
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolution."""
@@ -142,7 +145,7 @@ class ConvolutionFunction(KeepingFunction):
     ) -> Tensor:
         ctx.site, ctx.convolution = convolution.site, convolution
         save(ctx, weight, kept)
-        parts = convolution.parts(x, backward=False)
+        parts = convolution.cut.get((x.element_size(), False)) or convolution.parts(x, backward=False)
         if len(parts) == 1:
             return convolution(x, weight, bias)
         return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias))
@@ -155,13 +158,14 @@ class ConvolutionFunction(KeepingFunction):
         convolution: Convolution = ctx.convolution
         if weight.dtype != grad.dtype:
             weight = weight.to(grad.dtype)
-        parts = convolution.parts(grad, backward=True)
+        parts = convolution.cut.get((grad.element_size(), True)) or convolution.parts(grad, backward=True)
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
             x = ctx.reading.whole(ctx.site, saved, grad)
             found = convolution.gradients(grad, x, weight, need_bias)
-            ctx.reading.observe(ctx.site, grad, convolution.coefficient)
-            ctx.reading.observe_weight(ctx.site, found[1])
+            if convolution.site.session.planner.active:
+                ctx.reading.observe(ctx.site, grad, convolution.coefficient)
+                ctx.reading.observe_weight(ctx.site, found[1])
             return *found, None, None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
@@ -177,8 +181,21 @@ class ConvolutionFunction(KeepingFunction):
             if len(parts) == 1:
                 grad_x = convolution.input_gradient(grad, weight)
             else:
-                grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
+                grad_x = ConvolutionFunction.input_gradient(ctx, grad, weight, parts)
         return grad_x, grad_weight, grad_bias, None, None
+
+    @staticmethod
+    def input_gradient(ctx: Any, grad: Tensor, weight: Tensor, parts: list[range]) -> Tensor | None:
+        """Return the gradient of the input, computed in parts; None where it was added to what another branch left."""
+        convolution: Convolution = ctx.convolution
+        total = waiting_sum(ctx, convolution.order.shape, grad.dtype)
+        if total is None:
+            grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
+            note_waiting(ctx, grad_x)
+            return grad_x
+        for part in parts:
+            samples_of(total, part).add_(convolution.input_gradient(samples_of(grad, part), weight))
+        return None
 
 
 class LinearFunction(KeepingFunction):
@@ -188,7 +205,9 @@ class LinearFunction(KeepingFunction):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kept: Kept | None, site: Site) -> Tensor:
         ctx.site = site
         save(ctx, weight, kept)
-        return F.linear(x, weight, bias)
+        y = F.linear(x, weight, bias)
+        # the matrix that torch makes of more axes would hold the memory too, and keep readers from overwriting it
+        return ARRAYS.over(y) if y._is_view() else y
 
     @staticmethod
     @first_order
@@ -242,13 +261,15 @@ def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
 
 def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
     """Return what ``compute`` makes of each part of a batch, as one tensor."""
-    first, *others = parts
-    result = compute(first)
-    whole = ARRAYS.unfilled(ARRAYS.order(result).of_samples(parts[-1].stop), NAMES[result.dtype], result)
-    samples_of(whole, first).copy_(result)
-    for part in others:
+    whole = None
+    for part in parts:
         result = compute(part)
+        if whole is None:
+            whole = ARRAYS.unfilled(ARRAYS.order(result).of_samples(parts[-1].stop), NAMES[result.dtype], result)
         samples_of(whole, part).copy_(result)
+        # before the next one is computed
+        del result
+    assert whole is not None
     return whole
 
 

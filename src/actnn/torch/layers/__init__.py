@@ -5,12 +5,15 @@ from __future__ import annotations
 from torch import nn
 
 from actnn.torch.layers.activation import QDropout, QLeakyReLU, QReLU, QReLU6
+from actnn.torch.layers.attention import QMultiheadAttention
 from actnn.torch.layers.base import Compressed
 from actnn.torch.layers.batch_norm import CompressedBatchNorm, QBatchNorm1d, QBatchNorm2d, QBatchNorm3d, QSyncBatchNorm
 from actnn.torch.layers.functional import (
     QELU,
     QGELU,
+    QAdaptiveAvgPool2d,
     QCrossEntropyLoss,
+    QEmbedding,
     QGroupNorm,
     QHardsigmoid,
     QHardswish,
@@ -55,6 +58,7 @@ LAYERS: tuple[type[Compressed], ...] = (
     QMaxPool2d,
     QMaxPool3d,
     QAvgPool2d,
+    QAdaptiveAvgPool2d,
     QLayerNorm,
     QRMSNorm,
     QGroupNorm,
@@ -70,6 +74,8 @@ LAYERS: tuple[type[Compressed], ...] = (
     QSoftmax,
     QLogSoftmax,
     QCrossEntropyLoss,
+    QMultiheadAttention,
+    QEmbedding,
 )
 
 # conversion looks layers up by exact type: a subclass may have overridden anything

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 from torch import Tensor, nn
@@ -10,9 +11,9 @@ from torch.nn import functional as F
 from actnn.format import TWO_SIDED
 from actnn.operations.kept import encode_mask
 from actnn.operations.rectifiers import Rectifier, rectify
-from actnn.session import families
 from actnn.torch.functions.activation import RectifierFunction, bypassed, dropout
 from actnn.torch.layers.base import Compressed
+from actnn.torch.readers import overwrites
 from actnn.torch.tensors import ARRAYS
 
 RELU6_IN_PLACE = partial(F.relu6, inplace=True)
@@ -27,16 +28,17 @@ class QReLU(Compressed, nn.ReLU):
         """Return max(x, 0)."""
         if not self.records(input):
             return super().forward(input)
-        inplace = self.inplace
+        inplace = self.inplace or overwrites(self, input, sys.getrefcount(input))
         rectifier = Rectifier(
             self.site,
             F.relu_ if inplace else F.relu,
             inplace=inplace,
-            family=families.of_rectified(self.site.session.policy),
+            family=self.site.of_rectified,
             rectifies=True,
             training=self.training,
         )
-        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply, bypassed)
+        # not where only we overwrite: the planner sees other gradients there
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.record, bypassed if self.inplace else None)
         return y
 
 
@@ -49,9 +51,9 @@ class QReLU6(Compressed, nn.ReLU6):
         """Return x clipped to [0, 6]."""
         if not self.records(input):
             return super().forward(input)
-        inplace = self.inplace
+        inplace = self.inplace or overwrites(self, input, sys.getrefcount(input))
         rectifier = Rectifier(self.site, RELU6_IN_PLACE if inplace else F.relu6, inplace=inplace, upper=6.0)
-        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.record)
         return y
 
 
@@ -64,7 +66,8 @@ class QLeakyReLU(Compressed, nn.LeakyReLU):
         """Return x, or a fraction of it below zero."""
         if not self.records(input):
             return super().forward(input)
-        slope, inplace = self.negative_slope, self.inplace
+        inplace = self.inplace or overwrites(self, input, sys.getrefcount(input))
+        slope = self.negative_slope
         rectifier = Rectifier(
             self.site,
             partial(F.leaky_relu, negative_slope=slope, inplace=inplace),
@@ -75,7 +78,7 @@ class QLeakyReLU(Compressed, nn.LeakyReLU):
             # with a negative slope the output does not tell the sign of the input
             kept=encode_mask(ARRAYS, input, self.site) if slope < 0 else None,
         )
-        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.apply)
+        y: Tensor = rectify(ARRAYS, input, rectifier, RectifierFunction.record)
         return y
 
 
@@ -88,4 +91,5 @@ class QDropout(Compressed, nn.Dropout):
         """Return an input with elements dropped in training."""
         if not (self.training and self.p > 0 and self.records(input)):
             return super().forward(input)
-        return dropout(self.site, input, self.p, self.inplace)
+        inplace = self.inplace or overwrites(self, input, sys.getrefcount(input))
+        return dropout(self.site, input, self.p, inplace)

@@ -24,13 +24,13 @@ class Compressed(CompressedLayer):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the layer with the functional door closed: what it does is its own."""
-        if traced() or (arguments and symbolic(arguments[0])):
-            return super().__call__(*arguments, **options)  # type: ignore[misc]
         session = self.site.session
-        if session.over:
+        seen = arguments and type(arguments[0]) is not Tensor and symbolic(arguments[0])
+        if session.over and not (seen or traced()):
             session.begin_late()
-        # tickets of a store tell their copies of what they stand for, by functions that must be seen
-        if not session.store.keeps_in_place:
+        # tickets of a store tell their copies of what they stand for, by functions that must be seen; so must all be
+        # that a compiler or torch.fx records
+        if seen or torch.compiler.is_dynamo_compiling() or not session.store.keeps_in_place:
             return super().__call__(*arguments, **options)  # type: ignore[misc]
         with closed():
             return super().__call__(*arguments, **options)  # type: ignore[misc]
@@ -65,11 +65,14 @@ class Compressed(CompressedLayer):
         y: Tensor = self.plain.forward(self, *arguments)
         return y
 
-    def parameter(self, name: str) -> Any:
-        """Return a parameter, None where the layer has none; torch's way to it takes several times as long."""
+    def weight_and_bias(self) -> tuple[Any, Any]:
+        """Return both, None where the layer has none; torch's way to a parameter takes several times as long."""
         parameters = self._parameters
+        if "weight" in parameters and "bias" in parameters:
+            return parameters["weight"], parameters["bias"]
         # somebody may have put a plain tensor in a parameter's place
-        return parameters[name] if name in parameters else getattr(self, name)
+        layer: Any = self
+        return layer.weight, layer.bias
 
     def buffer(self, name: str) -> Any:
         """Return a buffer, None where the layer has none."""
@@ -78,7 +81,9 @@ class Compressed(CompressedLayer):
 
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
-        if not (torch.is_grad_enabled() and self.site.compresses) or symbolic(x) or traced() or 0 in x.shape:
+        if not (torch.is_grad_enabled() and self.site.compresses) or (type(x) is not Tensor and symbolic(x)):
+            return False
+        if traced() or 0 in x.shape:
             return False
         if x.requires_grad:
             return True

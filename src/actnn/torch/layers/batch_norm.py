@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -11,10 +12,11 @@ from torch.nn import functional as F
 
 from actnn.errors import ShapeError
 from actnn.operations.kept import counted_once
-from actnn.operations.normalization import Normalizing, batch_norm
+from actnn.operations.normalization import batch_norm
 from actnn.session.tensors import check_floating
-from actnn.torch.functions.batch_norm import Bypass, FixedBatchNormFunction, Processes, Running, normalized
+from actnn.torch.functions.batch_norm import FixedBatchNormFunction, Processes, Running, normalized
 from actnn.torch.layers.base import Compressed
+from actnn.torch.readers import overwrites
 from actnn.torch.tensors import ARRAYS
 
 
@@ -43,10 +45,14 @@ class CompressedBatchNorm(Compressed):
             return self.plainly(input)
         if not self.training:
             return self.fixed(input)
+        # before anything else holds the input
+        over = overwrites(self, input, sys.getrefcount(input))
         running = self.running()
         y: Tensor | None = batch_norm(
-            *(ARRAYS, input, None, self.site, self.eps, running, processes, self.exact, self.normalized),
-            check=self.check_joined if processes is not None else self.check_input,
+            *(ARRAYS, input, None, self.site, self.eps, running, processes, self.exact, normalized),
+            self.weight_and_bias(),
+            self.check_joined if processes is not None else self.check_input,
+            over,
         )
         if y is None:
             return self.plainly(input)
@@ -94,7 +100,11 @@ class CompressedBatchNorm(Compressed):
 
     def running(self) -> Running | None:
         """Return the running statistics where this call is to average them as the plain layer does."""
-        mean, variance = self.buffer("running_mean"), self.buffer("running_var")
+        buffers = self._buffers
+        mean, variance = buffers.get("running_mean"), buffers.get("running_var")
+        if mean is None or variance is None:
+            # somebody may have put plain tensors in their place
+            mean, variance = self.buffer("running_mean"), self.buffer("running_var")
         if not self.track_running_stats or mean is None or variance is None:
             return None
         factor = self.momentum
@@ -112,10 +122,6 @@ class CompressedBatchNorm(Compressed):
     def exact(self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return ``x`` normalised by given statistics."""
         return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, self.eps)
-
-    def normalized(self, x: Tensor, call: Normalizing) -> tuple[Tensor, Bypass | None]:
-        """Return ``x`` normalised by the batch, recorded by autograd, and a way past this layer where ReLU may come."""
-        return normalized(x, self.parameter("weight"), self.parameter("bias"), call)
 
 
 class QBatchNorm1d(CompressedBatchNorm, nn.BatchNorm1d):

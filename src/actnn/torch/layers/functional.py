@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -9,19 +10,23 @@ from torch.nn import functional as F
 
 from actnn.model.door import DECLINED, OwnSite
 from actnn.operations import row_normalization, smooth
-from actnn.torch.door import activations, attention, norms
+from actnn.torch.door import activations, attention, embedding, norms, pooling
 from actnn.torch.layers.base import Compressed
+from actnn.torch.readers import overwrites
 
 
 class FunctionalLayer(Compressed):
-    """A layer whose forward is one functional call."""
+    """A layer whose forward is one functional call; where that is a smooth function, it may overwrite its input."""
+
+    curved: ClassVar[bool] = False
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """Return what the plain layer returns."""
         first = arguments[0] if arguments else next(iter(options.values()))
         found = DECLINED
         if self.records(first):
-            found = self.sent(OwnSite(self.site, self.training), *arguments, **options)
+            over = self.curved and overwrites(self, first, sys.getrefcount(first), starred=True)
+            found = self.sent(OwnSite(self.site, self.training, over), *arguments, **options)
         return self.plain.forward(self, *arguments, **options) if found is DECLINED else found
 
     def sent(self, call: Any, *arguments: Any, **options: Any) -> Any:
@@ -62,7 +67,7 @@ class QGroupNorm(FunctionalLayer, nn.GroupNorm):
 class QGELU(FunctionalLayer, nn.GELU):
     """``nn.GELU`` that keeps a code of its input, or shares one."""
 
-    plain, extra = nn.GELU, smooth.EXTRA
+    plain, extra, curved = nn.GELU, smooth.EXTRA, True
 
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
@@ -82,7 +87,7 @@ class QSoftplus(FunctionalLayer, nn.Softplus):
 class QELU(FunctionalLayer, nn.ELU):
     """``nn.ELU`` that keeps a code of its input, or shares one."""
 
-    plain, extra = nn.ELU, smooth.EXTRA
+    plain, extra, curved = nn.ELU, smooth.EXTRA, True
 
     def sent(self, call: Any, input: Tensor) -> Any:
         """Return what the rule makes of the call."""
@@ -92,7 +97,7 @@ class QELU(FunctionalLayer, nn.ELU):
 class SmoothLayer(FunctionalLayer):
     """A smooth function without options but that it may work in place."""
 
-    extra = smooth.EXTRA
+    extra, curved = smooth.EXTRA, True
     function: ClassVar[Any]
     inplace: bool
 
@@ -177,3 +182,24 @@ class QCrossEntropyLoss(FunctionalLayer, nn.CrossEntropyLoss):
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
+
+
+class QEmbedding(FunctionalLayer, nn.Embedding):
+    """``nn.Embedding`` that keeps its indices in half the bytes."""
+
+    plain = nn.Embedding
+
+    def sent(self, call: Any, input: Tensor) -> Any:
+        """Return what the rule makes of the call."""
+        own = (self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
+        return embedding.embedding(call, F.embedding, input, self.weight, *own)
+
+
+class QAdaptiveAvgPool2d(FunctionalLayer, nn.AdaptiveAvgPool2d):
+    """``nn.AdaptiveAvgPool2d`` that keeps only shapes; its gradient is exact."""
+
+    plain = nn.AdaptiveAvgPool2d
+
+    def sent(self, call: Any, input: Tensor) -> Any:
+        """Return what the rule makes of the call."""
+        return pooling.RULES[F.adaptive_avg_pool2d](call, F.adaptive_avg_pool2d, input, self.output_size)

@@ -33,15 +33,10 @@ class CompressedConvolution(Compressed):
     weight: Tensor
     bias: Tensor | None
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the convolution of an input."""
-        if not self.records(input):
-            return self.plainly(input)
-        return self.convolve(input, self.padding, self.output_padding)
-
     def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...]) -> Tensor:
         """Return the convolution with numeric paddings."""
-        weight, site = self.parameter("weight"), self.site
+        site = self.site
+        weight, bias = self.weight_and_bias()
         fixed = (self.stride, padding, self.dilation, self.transposed, output_padding, self.groups)
         form = ARRAYS.form(x)
         convolution: Convolution | None = site.plans.get(form)
@@ -58,7 +53,7 @@ class CompressedConvolution(Compressed):
             form = ARRAYS.form(batch)
         kept = keep(ARRAYS, batch, site, training, form) if learns else None
         with torch.backends.cudnn.flags(benchmark=site.session.policy.cudnn_benchmark) if x.is_cuda else NOTHING:
-            y: Tensor = ConvolutionFunction.apply(batch, weight, self.parameter("bias"), kept, convolution)
+            y: Tensor = ConvolutionFunction.record(batch, weight, bias, kept, convolution)
         if learns and training and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: convolution.transfer(batch, y, weight))
         return y if batch is x else y.squeeze(0)
@@ -83,21 +78,28 @@ class ForwardConvolution(CompressedConvolution):
     padding_mode: Literal["zeros", "reflect", "replicate", "circular"]
     _reversed_padding_repeated_twice: list[int]
 
-    def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...]) -> Tensor:
-        """Return the convolution, what torch's numeric padding cannot express being padded beforehand."""
-        if type(padding) is tuple and self.padding_mode == "zeros":
-            return super().convolve(x, padding, output_padding)
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the convolution of an input."""
+        if not self.records(input):
+            return self.plainly(input)
+        padding = self.padding
+        if type(padding) is not tuple or self.padding_mode != "zeros":
+            input, padding = self.padded(input, padding)
+        return self.convolve(input, padding, self.output_padding)
+
+    def padded(self, x: Tensor, padding: Any) -> tuple[Tensor, Any]:
+        """Return an input, padded beforehand where torch's numeric padding cannot express it, and that padding."""
         rank = len(self.kernel_size)
         both = self._reversed_padding_repeated_twice
         if self.padding_mode != "zeros":
-            return super().convolve(F.pad(x, both, mode=self.padding_mode), (0,) * rank, output_padding)
+            return F.pad(x, both, mode=self.padding_mode), (0,) * rank
         if padding == "valid":
-            return super().convolve(x, (0,) * rank, output_padding)
+            return x, (0,) * rank
         if padding == "same":
             if both[::2] != both[1::2]:
-                return super().convolve(F.pad(x, both), (0,) * rank, output_padding)
+                return F.pad(x, both), (0,) * rank
             padding = tuple(reversed(both[::2]))
-        return super().convolve(x, padding, output_padding)
+        return x, padding
 
 
 class TransposedConvolution(CompressedConvolution):
@@ -159,7 +161,7 @@ class QLinear(Compressed, nn.Linear):
         """Return the linear map of an input of any rank."""
         if not self.records(input):
             return super().forward(input)
-        weight, bias = self.parameter("weight"), self.parameter("bias")
+        weight, bias = self.weight_and_bias()
         if is_distributed(input):
             from actnn.torch.layers.tensor_parallel import distributed_linear
 
@@ -178,7 +180,7 @@ class QLinear(Compressed, nn.Linear):
             )
         learns = weight.requires_grad
         kept = keep(ARRAYS, input, site, self.training) if learns else None
-        y: Tensor = LinearFunction.apply(input, weight, bias, kept, site)
+        y: Tensor = LinearFunction.record(input, weight, bias, kept, site)
         # in an output of more axes, the channels of a BatchNorm are not this layer's features
         if learns and self.training and y.dim() == 2 and site.session.planner.active:
             note_source(ARRAYS, site, y, lambda: transfer(input, y))

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError, UnsupportedError
-from actnn.workloads.frameworks.trainee import MOMENTUM, Trainee, contest
+from actnn.workloads.frameworks.trainee import ADAMW, MOMENTUM, Trainee, contest
 from actnn.workloads.small_resnet import small_resnet_of_paddle
-from actnn.workloads.task import CHECKPOINT, EXACT, SWAP, Task
+from actnn.workloads.task import CHECKPOINT, EXACT, FLOOR, SWAP, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,10 @@ class PaddleTrainee(Trainee):
         paddle.seed(task.seed)
         self.contestant = contestant
         self.model = contest(task, contestant, build(task.model, task.classes), PLAIN)
-        self.optimizer = paddle.optimizer.Momentum(task.rate, MOMENTUM, parameters=self.model.parameters())
+        if task.optimizer == ADAMW:
+            self.optimizer = paddle.optimizer.AdamW(task.rate, parameters=self.model.parameters())
+        else:
+            self.optimizer = paddle.optimizer.Momentum(task.rate, MOMENTUM, parameters=self.model.parameters())
         self.load(task)
 
     def load(self, task: Task) -> None:
@@ -121,4 +124,9 @@ def recomputed(model: Any) -> Any:
     return model
 
 
-PLAIN: dict[str, Callable[[Any], Any]] = {EXACT: lambda model: model, CHECKPOINT: recomputed}
+def unchanged(model: Any) -> Any:
+    """Return a model as it is."""
+    return model
+
+
+PLAIN: dict[str, Callable[[Any], Any]] = {EXACT: unchanged, FLOOR: unchanged, CHECKPOINT: recomputed}

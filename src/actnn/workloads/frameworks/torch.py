@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError
-from actnn.workloads import workload
+from actnn.workloads import language, peers, workload
 from actnn.workloads.batch import Batch
 from actnn.workloads.checkpointing import checkpointed
-from actnn.workloads.frameworks.trainee import MOMENTUM, Trainee, contest
-from actnn.workloads.task import CHECKPOINT, EXACT, Task
+from actnn.workloads.frameworks.trainee import ADAMW, MOMENTUM, Trainee, contest
+from actnn.workloads.task import CHECKPOINT, EXACT, FLOOR, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,16 @@ def workload_of(task: Task) -> workload.Workload:
     return workload.find(task.model, **size, classes=task.classes, channels_last=task.channels_last)
 
 
-PLAIN: dict[str, Callable[[Any], nn.Module]] = {EXACT: lambda model: model, CHECKPOINT: checkpointed}
+# what methods that look at a step beforehand are shown
+SMALL_BATCH = 2
+
+
+def unchanged(model: Any) -> Any:
+    """Return a model as it is."""
+    return model
+
+
+PLAIN: dict[str, Callable[[Any], nn.Module]] = {EXACT: unchanged, FLOOR: unchanged, CHECKPOINT: checkpointed}
 
 
 class TorchTrainee(Trainee):
@@ -38,7 +47,15 @@ class TorchTrainee(Trainee):
         torch.set_num_threads(task.threads)
         torch.manual_seed(task.seed)
         self.model = contest(task, contestant, workload_of(task).build(), PLAIN)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=task.rate, momentum=MOMENTUM)
+        if task.optimizer == ADAMW:
+            self.optimizer: Any = torch.optim.AdamW(self.model.parameters(), lr=task.rate)
+        else:
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=task.rate, momentum=MOMENTUM)
+        self._language = language.find(task.model)
+        if peers.is_to_prepare(self.model):
+            self.load(Task.of(task.settings | {"batch": min(task.batch, SMALL_BATCH)}))
+            peers.prepare(self.model, lambda: self.forward().backward())
+            self.clear()
         self.load(task)
 
     def load(self, task: Task) -> None:
@@ -53,6 +70,14 @@ class TorchTrainee(Trainee):
         if self.batch.named:
             raise ConfigError(f"{type(self.model).__name__} learns from texts: expected a model for images.")
         self.batch = Batch((torch.from_numpy(images),), {}, torch.from_numpy(labels))
+
+    def read(self, texts: NDArray[np.int64]) -> None:
+        import torch
+
+        if self._language is None:
+            super().read(texts)
+        else:
+            self.batch = self._language.batch_of(torch.from_numpy(texts))
 
     def outputs(self) -> Any:
         return self.batch.outputs(self.model)

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from actnn.errors import ConfigError
+from actnn.workloads import peers
 from actnn.workloads.task import Task
 from actnn.workloads.training import compressed
 
@@ -14,12 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOMENTUM = 0.9
+SGD, ADAMW = "sgd", "adamw"
 
 
 class Trainee(ABC):
     """A contestant, made by ``Trainee(task, contestant)``; equal tasks give equal weights and equal batches.
 
-    A framework sets ``model`` and ``optimizer`` (SGD with momentum), and loads the task's batch.
+    A framework sets ``model`` and ``optimizer`` (SGD with momentum, or AdamW), and loads the task's batch.
     """
 
     model: Any
@@ -32,6 +35,10 @@ class Trainee(ABC):
     @abstractmethod
     def take(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
         """Take some images ``[count, channels, height, width]`` and their labels instead."""
+
+    def read(self, texts: NDArray[np.int64]) -> None:
+        """Take some texts ``[count, length]`` as tokens instead."""
+        raise ConfigError(f"{type(self.model).__name__} does not learn from texts: expected a model of language.")
 
     @abstractmethod
     def outputs(self) -> Any:
@@ -104,5 +111,7 @@ def contest(task: Task, contestant: str, model: Any, plain: Mapping[str, Callabl
     """Return a model as a contestant trains it; ``plain`` are those that make no codes."""
     if contestant in plain:
         return plain[contestant](model)
+    if contestant in peers.PEERS:
+        return peers.applied(contestant, task.framework, model, task.seed)
     settings: dict[str, Any] = {"share_codes": task.share_codes, "rounding": task.rounding}
     return compressed(model, contestant, task.width_of(contestant), seed=task.seed, **settings)

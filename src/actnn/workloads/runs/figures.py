@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from actnn.amounts import readable
 
@@ -30,14 +30,29 @@ class Figures:
 class Outcome:
     """What one training reached so far: its last epoch's figures, the seconds of all its steps, and bytes kept.
 
+    ``score`` is by the ``metric`` of that name.
     ``within_budget`` is whether any step kept no more than a memory budget allows, None where there is none.
     """
 
     loss: float | None = None
-    accuracy: float | None = None
+    score: float | None = None
     seconds: float = 0.0
     kept_bytes: int | None = None
     within_budget: bool | None = None
+    metric: str = "accuracy"
+
+    @staticmethod
+    def of(saved: Mapping[str, Any]) -> Outcome:
+        """Return the outcome that a checkpoint holds; one of an earlier form names its metric."""
+        saved = dict(saved)
+        if "accuracy" in saved:
+            saved["score"] = saved.pop("accuracy")
+        return Outcome(**saved)
+
+    def as_log(self) -> dict[str, Any]:
+        """Return this for a log, where the score has the name of its metric."""
+        figures = asdict(self)
+        return {figures.pop("metric"): figures.pop("score")} | figures
 
 
 class Display(Protocol):

@@ -16,11 +16,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from actnn.errors import ConfigError
+from actnn.workloads.metrics import METRICS
 from actnn.workloads.runs.checkpoint import OutputError, said
 
 # how TensorBoard's writer calls its files
 EVENT_FILES = "events.out.tfevents.*"
-FIGURES = ("loss", "accuracy", "rate", "images_per_second", "kept_bytes", "resident_bytes")
+FIGURES = ("loss", *METRICS, "rate", "images_per_second", "kept_bytes", "resident_bytes")
 
 
 class Logger(Protocol):

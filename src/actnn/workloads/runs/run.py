@@ -131,12 +131,12 @@ class Run:
         for name, training in self.trainings.items():
             outcome = self.outcomes[name]
             check = self.interruption.check if not self.processes.together else lambda: None
-            outcome.accuracy = training.accuracy(after_batch=check)
+            outcome.score, outcome.metric = training.score(after_batch=check), training.goal.metric.name
             place = {"training": name, "epoch": training.epoch_number, "step": training.taken}
             outcome.loss = training.end_epoch()
             seen = training.epoch_number * training.data.train.image_count
             speed = seen / outcome.seconds
-            self.journal.write("epoch", **place, **asdict(outcome))
+            self.journal.write("epoch", **place, **outcome.as_log())
             self.display.epoch(name, training.epoch_number, self.settings.epochs, outcome, speed)
 
     def check_memory(self, say: Callable[[str], object]) -> None:
@@ -176,7 +176,7 @@ class Run:
         for name, training in self.trainings.items():
             try:
                 training.load_state_dict(state["trainings"][name])
-                self.outcomes[name] = Outcome(**state["outcomes"][name])
+                self.outcomes[name] = Outcome.of(state["outcomes"][name])
             except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as problem:
                 # torch tells all keys, a line each
                 reason = " ".join(str(problem).split())[:LONGEST_REASON]

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from actnn.errors import ConfigError
+from actnn.workloads.tasks import CLASSIFICATION
 from actnn.workloads.training import Recipe
-
-# how a folder of IDX files is named, and the side of an image of a folder where nobody names one
-IDX, SIZE = "idx:", 224
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,7 @@ class Settings:
     schedule: str = "cosine"
     parallel: str | None = None
     sync_batch_norm: bool = True
+    task: str = CLASSIFICATION
 
     @property
     def recipe(self) -> Recipe:

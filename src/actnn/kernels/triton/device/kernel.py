@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 AFFINE, ZERO_EXACT, TWO_SIDED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-LINEAR, ASINH, ROOT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+LINEAR, CUBIC, ROOT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 DITHER, STOCHASTIC, NEAREST = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 # the interpreter differs from a GPU in what it makes of bfloat16

@@ -9,8 +9,8 @@ pairs; where there is no such part, a leaf is 0. A sum of two numbers is the sam
 import triton
 import triton.language as tl
 
-from actnn.kernels.triton.device.curves import gain
-from actnn.kernels.triton.device.kernel import ASINH, DITHER, STOCHASTIC, kernel
+from actnn.kernels.triton.device.curves import REACH, reach_of
+from actnn.kernels.triton.device.kernel import CUBIC, DITHER, STOCHASTIC, kernel
 from actnn.kernels.triton.device.numbers import tile_noise, widened, word
 from actnn.kernels.triton.device.places import (
     load_tile,
@@ -21,7 +21,15 @@ from actnn.kernels.triton.device.places import (
     tile,
     tile_channels,
 )
-from actnn.kernels.triton.device.values import base_at, decoded_at, decoded_tile, load_scales, whole_steps
+from actnn.kernels.triton.device.values import (
+    base_at,
+    decoded_at,
+    decoded_tile,
+    load_scales,
+    mended,
+    unbent,
+    whole_steps,
+)
 from actnn.kernels.triton.device.words import store_code, store_key
 
 TWELFTH, SIXTH = tl.constexpr(1 / 12), tl.constexpr(1 / 6)
@@ -246,23 +254,22 @@ def row_normalize_kernel(
 
 
 @triton.jit
-def noise_variance(code, n, g, here, groups, bits, width, FORM: tl.constexpr):
-    """Return (a, b) of groups such that a + b v v is the variance of a decoded v, over the width of a row."""
-    first, second, _ = load_scales(code, n.to(tl.int64) * groups + g, here, FORM)
-    _, step = whole_steps(first, second, bits, FORM)
+def noise_variance(step, width, FORM: tl.constexpr):
+    """Return (a, b, c) of groups: a + b u² + c u⁴ is the variance of what is decoded by u, over the width of a row."""
     number = width.to(tl.float32) + 0.0 * step
-    if FORM.curve == ASINH and FORM.rounding == DITHER:
-        once, twice = gain(step * 0.5), gain(step)
-        constant, of_square = (1.0 - twice) * 0.5, 1.0 - tl.div_rn(twice, once * once)
-    else:
-        constant, of_square = 0.0 * step, 0.0 * step
-        if FORM.rounding == DITHER:
-            constant = step * step * TWELFTH
-        elif FORM.rounding == STOCHASTIC:
-            constant = step * step * SIXTH
-        else:
-            constant = step * step * 0.0
-    return tl.div_rn(constant, number)[:, None, None], tl.div_rn(of_square, number)[:, None, None]
+    constant, quadratic, quartic = step * step * 0.0, 0.0 * step, 0.0 * step
+    if FORM.rounding == STOCHASTIC:
+        constant = step * step * SIXTH
+    elif FORM.rounding == DITHER:
+        constant = step * step * TWELFTH
+        if FORM.curve == CUBIC:
+            half = step * 0.5
+            square = half * half
+            constant = square * ((square * (31 / 21) - 14 / 15) * square + 1 / 3) * (REACH * REACH)
+            quadratic = (square * 2.0) * (1.0 - square * 3.0) * (REACH * REACH)
+            quartic = (square * 3.0) * (REACH * REACH)
+    constant, quadratic = tl.div_rn(constant, number)[:, None, None], tl.div_rn(quadratic, number)[:, None, None]
+    return constant, quadratic, tl.div_rn(quartic, number)[:, None, None]
 
 
 @kernel
@@ -274,16 +281,24 @@ def row_gradient_kernel(
     """Write the gradient of the input of a normalisation over rows."""
     n, g, here = tile(samples, groups, blocks, FORM)
     bits, base = sample_planes(n, samples, groups, elements, blocks, 0, widths, offsets, FORM)
-    _, _, low, high = decoded_tile(code, n, g, here, groups, elements, bits, base, FORM, False, False)
-    constant, of_square = noise_variance(code, n, g, here, groups, bits, width, FORM)
+    _, _, low, high = decoded_tile(code, n, g, here, groups, elements, bits, base, FORM, False, True)
+    first, second, unit = load_scales(code, n.to(tl.int64) * groups + g, here, FORM)
+    _, step = whole_steps(first, second, bits, FORM)
+    constant, quadratic, quartic = noise_variance(step, width, FORM)
+    mended_mean, reach = mended(step, FORM)[:, None, None], reach_of(unit, FORM)[:, None, None]
     pair, bit = octets()
     for half in tl.static_range(2):
-        v = low if half == 0 else high
+        u = low if half == 0 else high
+        v = unbent(u, mended_mean, reach, FORM, False)
         e = 16 * pair + bit + 8 * half
         c = tile_channels(g, e, half, elements, inner, count, magic_inner, magic_count, CUT, FORM)
         w = load_tile(grad, n, g, here, elements, e, FORM) * parameter(gamma, c, 1.0)
         row = row_of(n, g, e, half, elements, width, magic_width, ROW_CUT, FORM)
-        own = w * (1.0 + (constant + of_square * (v * v)))
+        noise = constant
+        if FORM.curve == CUBIC:
+            square = u * u
+            noise = (quartic * square + quadratic) * square + constant
+        own = w * (1.0 + noise)
         others = v * tl.load(product + row)
         if mean is not None:
             others = others + tl.load(mean + row)

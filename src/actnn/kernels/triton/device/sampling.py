@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from actnn.kernels.reference.sampling import MOST_SLOPE
-from actnn.kernels.triton.device.curves import asinh, group_unit
-from actnn.kernels.triton.device.kernel import AFFINE, ASINH, LINEAR, ROOT, TWO_SIDED, kernel
+from actnn.kernels.triton.device.curves import group_unit, inverse_cubic, reach_of
+from actnn.kernels.triton.device.kernel import AFFINE, CUBIC, LINEAR, ROOT, TWO_SIDED, kernel
 from actnn.kernels.triton.device.numbers import ends, finite, float_of, widened
 from actnn.kernels.triton.device.places import load_tile, octets, tile_channels
 
@@ -34,7 +34,11 @@ def counts(x, unit, FORM: tl.constexpr):
         if FORM.curve == ROOT:
             slope = 4.0 * x
         else:
-            slope = x * x + (unit * unit)[:, None, None]
+            reach = reach_of(unit, FORM)
+            factor = tl.div_rn(tl.full(unit.shape, 1.0, tl.float32), reach)[:, None, None]
+            u = inverse_cubic(x * factor)
+            slope = (u * u * 3.0 + 1.0) * reach[:, None, None]
+            slope = slope * slope
         return tl.where(slope <= MOST, slope, MOST)
 
 
@@ -54,11 +58,9 @@ def of_sides(low, high, low_count, high_count, FORM: tl.constexpr):
 @triton.jit
 def squared_ends(smallest, largest, unit, FORM: tl.constexpr):
     """Return the squared ranges of what is coded of groups: of the negative and of the positive side."""
-    if FORM.curve == ASINH:
-        if FORM.unit:
-            inverse = tl.div_rn(tl.full(unit.shape, 1.0, tl.float32), unit)
-            smallest, largest = smallest * inverse, largest * inverse
-        smallest, largest = asinh(smallest), asinh(largest)
+    if FORM.curve == CUBIC:
+        inverse = tl.div_rn(tl.full(unit.shape, 1.0, tl.float32), reach_of(unit, FORM))
+        smallest, largest = inverse_cubic(smallest * inverse), inverse_cubic(largest * inverse)
     elif FORM.curve == ROOT:
         smallest, largest = tl.sqrt_rn(smallest), tl.sqrt_rn(largest)
     if FORM.kind == AFFINE:

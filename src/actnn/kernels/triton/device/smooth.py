@@ -7,7 +7,8 @@ import triton
 import triton.language as tl
 
 from actnn.kernels.reference import smooth
-from actnn.kernels.triton.device.curves import TWELFTH, half_exponential, logarithm
+from actnn.kernels.triton.device.curves import TWELFTH, cubic, reach_of
+from actnn.kernels.triton.device.exponentials import half_exponential, logarithm
 from actnn.kernels.triton.device.kernel import AFFINE, LINEAR, NEAREST, ROOT, STOCHASTIC, kernel
 from actnn.kernels.triton.device.places import (
     load_tile,
@@ -199,12 +200,17 @@ def half_variance(step, FORM: tl.constexpr):
 
 
 @triton.jit
-def corrected(x, words, below, above, unit, negative, scale, shift, FORM: tl.constexpr, FUNCTION: tl.constexpr,
+def corrected(u, words, below, above, reach, negative, scale, shift, FORM: tl.constexpr, FUNCTION: tl.constexpr,
               DERIVATIVE: tl.constexpr):  # fmt: skip
-    """Return a function of values, less what their noise adds to its mean in the second order."""
+    """Return a function of what is coded as u, less what noise adds to its mean in the second order."""
     correction = above
     if FORM.kind != AFFINE:
         correction = tl.where(words >= negative, above, below)
+    x = u
+    if FORM.curve == ROOT:
+        x = u * u
+    elif FORM.curve != LINEAR:
+        x = cubic(u) * reach
     y = x * scale + shift
     f0, f1, f2, f3 = derivatives(y, FUNCTION)
     if DERIVATIVE:
@@ -216,9 +222,9 @@ def corrected(x, words, below, above, unit, negative, scale, shift, FORM: tl.con
     elif FORM.curve == ROOT:
         bent = second * (scale * scale) * (4.0 * x) + first * scale * 2.0
     else:
-        slope = x * x + unit * unit
-        slope = tl.where(slope <= MOST_SLOPE, slope, MOST_SLOPE)
-        bent = second * (scale * scale) * slope + first * scale * x
+        slope = (u * u * 3.0 + 1.0) * reach
+        slope = tl.minimum(slope * slope, MOST_SLOPE)
+        bent = second * (scale * scale) * slope + first * scale * ((u * 6.0) * reach)
     # bounds make a number of a NaN
     return tl.where(y == y, value - correction * bent, y)
 
@@ -237,17 +243,17 @@ def decode_function_kernel(
     negative_scale, positive_scale, unit = load_scales(code, n.to(tl.int64) * groups + g, here, FORM)
     below, above = whole_steps(negative_scale, positive_scale, bits, FORM)
     below, above = half_variance(below, FORM)[:, None, None], half_variance(above, FORM)[:, None, None]
-    negative, unit = negative_words(bits, FORM).to(tl.uint32), unit[:, None, None]
+    negative, reach = negative_words(bits, FORM).to(tl.uint32), reach_of(unit, FORM)[:, None, None]
     pair, bit = octets()
     for half in tl.static_range(2):
         words = low_words if half == 0 else high_words
-        x = low if half == 0 else high
+        u = low if half == 0 else high
         e = 16 * pair + bit + 8 * half
         scale, shift = 1.0, 0.0
         if SCALED:
             c = tile_channels(g, e, half, elements, inner, count, magic_inner, magic_count, CUT, FORM)
             scale, shift = parameter(gamma, c, 1.0), parameter(beta, c, 0.0)
-        y = corrected(x, words, below, above, unit, negative, scale, shift, FORM, FUNCTION, DERIVATIVE)
+        y = corrected(u, words, below, above, reach, negative, scale, shift, FORM, FUNCTION, DERIVATIVE)
         if grad is not None:
             y = load_tile(grad, row, g, here, elements, e, FORM) * y
         store_tile(out, row, g, here, elements, e, y, FORM)

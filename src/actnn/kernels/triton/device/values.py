@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from actnn.kernels.triton.device.curves import TWELFTH, gain, sinh
+from actnn.kernels.triton.device.curves import TWELFTH, reach_of
 from actnn.kernels.triton.device.kernel import AFFINE, DITHER, LINEAR, ROOT, TWO_SIDED, ZERO_EXACT
 from actnn.kernels.triton.device.numbers import element_noise, float_of, tile_noise
 from actnn.kernels.triton.device.places import HEADER, octets, plane_length, scales_of
@@ -114,14 +114,15 @@ def half_steps(first, second, bits, FORM: tl.constexpr):
 
 
 @triton.jit
-def mended(step, unit, FORM: tl.constexpr, PLAIN: tl.constexpr):
-    """Return what sinh u is multiplied by, or what is taken from u u, on a side of a whole step."""
+def mended(step, FORM: tl.constexpr):
+    """Return what is added to u u along a cubic, or taken from it along a root, on a side of a whole step."""
     if FORM.curve == ROOT:
         return step * step * TWELFTH
-    elif FORM.rounding == DITHER and not PLAIN:
-        return unit * gain(step * 0.5)
+    elif FORM.rounding == DITHER:
+        half = step * 0.5
+        return 1.0 - half * half
     else:
-        return unit
+        return 0.0 * step + 1.0
 
 
 @triton.jit
@@ -139,64 +140,64 @@ def position(q, r, FORM: tl.constexpr):
 
 
 @triton.jit
-def unbent(u, factor, FORM: tl.constexpr, PLAIN: tl.constexpr):
-    """Return the values that were coded as u; ``factor`` is that of ``mended``."""
-    if FORM.curve == LINEAR:
+def unbent(u, mean, reach, FORM: tl.constexpr, BENT: tl.constexpr):
+    """Return the values that were coded as u, or with BENT u itself; ``mean`` is that of ``mended``."""
+    if BENT or FORM.curve == LINEAR:
         return u
     elif FORM.curve == ROOT:
-        if FORM.rounding == DITHER and not PLAIN:
-            return u * u - factor
+        if FORM.rounding == DITHER:
+            return u * u - mean
         else:
             return u * u
     else:
-        return sinh(u) * factor
+        return (u * (u * u + mean)) * reach
 
 
 @triton.jit
 def value_of(
-    words, r, first, below, step, nothing, factor_below, factor, negative,
-    FORM: tl.constexpr, POSITIVE: tl.constexpr, PLAIN: tl.constexpr,
+    words, r, first, below, step, nothing, mean_below, mean, reach, negative,
+    FORM: tl.constexpr, POSITIVE: tl.constexpr, BENT: tl.constexpr,
 ):  # fmt: skip
     """Return what words stand for; whatever belongs to a group has been given the shape of the words."""
     if FORM.kind == AFFINE:
-        return unbent(first + position(words, r, FORM) * step, factor, FORM, PLAIN)
+        return unbent(first + position(words, r, FORM) * step, mean, reach, FORM, BENT)
     else:
         side = words >= negative
         t = position(tl.where(side, words - negative, negative - 1 - words), r, FORM)
         if POSITIVE:
-            return tl.where(side, unbent(t * step, factor, FORM, PLAIN), nothing)
+            return tl.where(side, unbent(t * step, mean, reach, FORM, BENT), nothing)
         else:
             u = t * tl.where(side, step, -below)
             if FORM.curve != LINEAR:
-                factor = tl.where(side, factor, factor_below)
-            return unbent(u, factor, FORM, PLAIN)
+                mean = tl.where(side, mean, mean_below)
+            return unbent(u, mean, reach, FORM, BENT)
 
 
 @triton.jit
 def decoded_tile(
     code, n, g, here, groups, elements, bits, base,
-    FORM: tl.constexpr, POSITIVE: tl.constexpr, PLAIN: tl.constexpr,
+    FORM: tl.constexpr, POSITIVE: tl.constexpr, BENT: tl.constexpr,
 ):  # fmt: skip
-    """Return words and values of the low and the high octets of a tile."""
+    """Return words and values, or with BENT what is coded of these, of the low and the high octets of a tile."""
     k0, k1, k2, k3 = stored_key(code)
     pair, bit = octets()
     low_noise, high_noise = tile_noise(n * groups + g, pair, bit, k0, k1, k2, k3, FORM.rounding)
     first, second, unit = load_scales(code, n.to(tl.int64) * groups + g, here, FORM)
     below, step = half_steps(first, second, bits, FORM)
-    factor_below, factor = second, second
+    mean_below, mean = second, second
     if FORM.curve != LINEAR:
         wide_below, wide = whole_steps(first, second, bits, FORM)
-        factor_below, factor = mended(wide_below, unit, FORM, PLAIN), mended(wide, unit, FORM, PLAIN)
+        mean_below, mean = mended(wide_below, FORM), mended(wide, FORM)
     nothing = (0.0 * second)[:, None, None]
     first, below, step = first[:, None, None], below[:, None, None], step[:, None, None]
-    factor_below, factor = factor_below[:, None, None], factor[:, None, None]
+    mean_below, mean, reach = mean_below[:, None, None], mean[:, None, None], reach_of(unit, FORM)[:, None, None]
     negative = negative_words(bits, FORM).to(tl.uint32)
     low, high = load_words(code, g, here, elements, base, bits, FORM)
     low_value = value_of(
-        low, low_noise, first, below, step, nothing, factor_below, factor, negative, FORM, POSITIVE, PLAIN
+        low, low_noise, first, below, step, nothing, mean_below, mean, reach, negative, FORM, POSITIVE, BENT
     )
     high_value = value_of(
-        high, high_noise, first, below, step, nothing, factor_below, factor, negative, FORM, POSITIVE, PLAIN
+        high, high_noise, first, below, step, nothing, mean_below, mean, reach, negative, FORM, POSITIVE, BENT
     )
     return low, high, low_value, high_value
 
@@ -242,11 +243,12 @@ def decoded_at(code, n, e, here, groups, elements, bits, base, FORM: tl.constexp
     r = element_noise(j, e - 256 * g, k0, k1, k2, k3, FORM.rounding)
     first, second, unit = load_scales(code, n.to(tl.int64) * groups + g, here, FORM)
     below, step = half_steps(first, second, bits, FORM)
-    factor_below, factor = second, second
+    mean_below, mean = second, second
     if FORM.curve != LINEAR:
         wide_below, wide = whole_steps(first, second, bits, FORM)
-        factor_below, factor = mended(wide_below, unit, FORM, False), mended(wide, unit, FORM, False)
+        mean_below, mean = mended(wide_below, FORM), mended(wide, FORM)
     words = word_at(code, e, here, elements, base, bits, FORM)
     negative = negative_words(bits, FORM).to(tl.uint32)
-    value = value_of(words, r, first, below, step, 0.0 * second, factor_below, factor, negative, FORM, False, False)
+    reach = reach_of(unit, FORM)
+    value = value_of(words, r, first, below, step, 0.0 * second, mean_below, mean, reach, negative, FORM, False, False)
     return words, value

@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from actnn.kernels.triton.device.curves import MOST_BENT, asinh, group_unit
-from actnn.kernels.triton.device.kernel import AFFINE, ASINH, LINEAR, ROOT, TWO_SIDED, ZERO_EXACT
+from actnn.kernels.triton.device.curves import LEAST_BENT, MARGIN, MOST_BENT, cubic, group_unit, inverse_cubic, reach_of
+from actnn.kernels.triton.device.kernel import AFFINE, CUBIC, LINEAR, ROOT, TWO_SIDED, ZERO_EXACT
 from actnn.kernels.triton.device.numbers import ends, finite, float_of, scale_up, word, zero_down
 from actnn.kernels.triton.device.places import HEADER, octets, scales_of
 
@@ -36,7 +36,7 @@ def store_key(code, key0, key1, key2, key3):
 
 @triton.jit
 def bent(low, high, g, elements, FORM: tl.constexpr):
-    """Return what is coded of two tiles, and the bits of their units."""
+    """Return what is coded of two tiles, along a cubic the values in reaches, and the bits of their units."""
     unit = 0 * g.to(tl.uint32) + 0x3F80
     if FORM.curve == LINEAR:
         return low, high, unit
@@ -51,9 +51,8 @@ def bent(low, high, g, elements, FORM: tl.constexpr):
                 counted_low = tl.where(e < length[:, None, None], counted_low, 0.0)
                 counted_high = tl.where(e + 8 < length[:, None, None], counted_high, 0.0)
             unit = group_unit(counted_low, counted_high, length)
-            inverse = tl.div_rn(tl.full(unit.shape, 1.0, tl.float32), float_of(unit))[:, None, None]
-            low, high = low * inverse, high * inverse
-        return asinh(low), asinh(high), unit
+        inverse = tl.div_rn(tl.full(unit.shape, 1.0, tl.float32), reach_of(float_of(unit), FORM))[:, None, None]
+        return low * inverse, high * inverse, unit
 
 
 @triton.jit
@@ -94,6 +93,45 @@ def split_words(u, above, r, up, down, top, below, negative, sound, FORM: tl.con
     q = tl.where(sound[:, None, None], counted(v, r, FORM), 0)
     negative = negative.to(tl.uint32)
     return tl.where(above, negative + q, negative - 1 - q)
+
+
+@triton.jit
+def cubic_words(y, above, r, zero, step, below, bits, negative, sound, FORM: tl.constexpr):
+    """Return the words of a tile of values in reaches: how many thresholds each exceeds, found bit by bit."""
+    # exact as the bits of a float
+    twice = (0x4B000000 + 2 * r).to(tl.float32, bitcast=True) - 8388608.0
+    zero, step, below = zero[:, None, None], step[:, None, None], below[:, None, None]
+    dither = 0.0 - twice * step
+    if FORM.kind != AFFINE:
+        y = tl.where(above, tl.maximum(y, LEAST_BENT), tl.minimum(y, 0.0))
+        dither = tl.where(above, dither, twice * below)
+    words = 0 * r
+    place = 0.0 * twice - (131072 * negative).to(tl.float32)
+    weight = (65536 << bits).to(tl.float32)
+    if FORM.bits > 0:
+        for _ in tl.static_range(FORM.bits):
+            words, place = with_next_bit(words, place, weight, y, dither, zero, step, below, FORM)
+            weight = weight * 0.5
+    else:
+        for _ in range(0, bits):
+            words, place = with_next_bit(words, place, weight, y, dither, zero, step, below, FORM)
+            weight = weight * 0.5
+    nearest_zero = 0 * words
+    if FORM.kind != AFFINE:
+        nearest_zero += tl.where(above, negative, negative - 1).to(tl.uint32)
+    return tl.where(sound[:, None, None], words, nearest_zero)
+
+
+@triton.jit
+def with_next_bit(words, place, weight, y, dither, zero, step, below, FORM: tl.constexpr):
+    """Return words with one bit more, and their places, in parts of a step from the first positive word."""
+    middle = place + weight
+    if FORM.kind == AFFINE:
+        base = zero + (middle - 1.0) * step
+    else:
+        base = tl.where(middle > 0, (middle - 1.0) * step, tl.where(middle < 0, (middle + 1.0) * below, 0.0))
+    beyond = y > cubic(base + dither)
+    return 2 * words + beyond.to(tl.uint32), tl.where(beyond, middle, place)
 
 
 @triton.jit
@@ -154,18 +192,30 @@ def store_code(
     top = (65536 * ((1 << bits) - negative - 1)).to(tl.float32)
     low, high, unit = bent(low, high, g, elements, FORM)
     smallest, largest = ends(low, high)
+    bounded = finite(smallest) & finite(largest)
+    if FORM.curve == CUBIC:
+        bounded = (smallest >= -MOST_BENT) & (largest <= MOST_BENT) & finite(float_of(unit))
+        smallest, largest = inverse_cubic(smallest), inverse_cubic(largest)
+        smallest, largest = smallest - tl.abs(smallest) * MARGIN, largest + tl.abs(largest) * MARGIN
     zero = 0.0 * smallest
     if FORM.kind == AFFINE:
         first = zero_down(smallest)
         zero = float_of(first)
-        second = scale_up(largest - zero)
+        width = largest - zero
+        if FORM.curve == CUBIC:
+            width = width * (1.0 + MARGIN)
+        second = scale_up(width)
     else:
         first, second = scale_up(-smallest), scale_up(largest)
-    sound = finite(smallest) & finite(largest) & finite(float_of(first)) & finite(float_of(second))
-    if FORM.curve == ASINH:
-        sound = sound & (smallest >= -MOST_BENT) & (largest <= MOST_BENT) & finite(float_of(unit))
+    sound = bounded & finite(float_of(first)) & finite(float_of(second))
     up = tl.where(sound, factor_of(float_of(second), top), 0.0)
-    if FORM.kind == AFFINE:
+    if FORM.curve == CUBIC:
+        step, down = tl.div_rn(float_of(second), 2.0 * top + 0.0 * zero), 0.0 * zero
+        if FORM.kind == TWO_SIDED:
+            down = tl.div_rn(float_of(first), (131072 * (negative - 1)).to(tl.float32) + 0.0 * zero)
+        low_words = cubic_words(low, low_side, low_noise, zero, step, down, bits, negative, sound, FORM)
+        high_words = cubic_words(high, high_side, high_noise, zero, step, down, bits, negative, sound, FORM)
+    elif FORM.kind == AFFINE:
         low_words = affine_words(low, low_noise, zero, up, top, sound, FORM)
         high_words = affine_words(high, high_noise, zero, up, top, sound, FORM)
     else:

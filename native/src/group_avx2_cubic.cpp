@@ -1,0 +1,282 @@
+// Encoding a group along a cubic with AVX2: byte for byte what group_scalar.cpp makes.
+
+#include <algorithm>
+#include <array>
+
+#include "avx2.h"
+#include "curves.h"
+#include "planes.h"
+
+namespace actnn::avx2 {
+namespace {
+
+void store_word(uint32_t word, uint8_t *bytes) { std::memcpy(bytes, &word, sizeof word); }
+
+void draw(GroupKey key, __m256i *out) {
+    Hashes hashes(key);
+    for (int i = 0; i < GROUP / (2 * LANES); ++i) out[i] = hashes.next();
+}
+
+// Thresholds of words, a vector of words at a time.
+template <bool sided> class VectorThresholds {
+  public:
+    VectorThresholds(const Words &words, const Thresholds &thresholds)
+        : first_positive_(_mm256_set1_epi32(words.negative)), zero_(_mm256_set1_ps(thresholds.zero)),
+          above_(_mm256_set1_ps(thresholds.above)), below_(_mm256_set1_ps(thresholds.below)) {}
+
+    __m256 bases(__m256i k) const {
+        if constexpr (!sided) {
+            const __m256i place = _mm256_sub_epi32(_mm256_slli_epi32(k, 17), _mm256_set1_epi32(1));
+            return _mm256_add_ps(zero_, _mm256_mul_ps(_mm256_cvtepi32_ps(place), above_));
+        }
+        const __m256i positive = _mm256_cmpgt_epi32(k, first_positive_);
+        const __m256i negative = _mm256_cmpgt_epi32(first_positive_, k);
+        const __m256i place = _mm256_slli_epi32(_mm256_sub_epi32(k, first_positive_), 17);
+        // a lane of all bits is -1
+        const __m256i towards_zero = _mm256_add_epi32(place, _mm256_sub_epi32(positive, negative));
+        const __m256 step = _mm256_blendv_ps(below_, above_, _mm256_castsi256_ps(positive));
+        return _mm256_add_ps(zero_, _mm256_mul_ps(_mm256_cvtepi32_ps(towards_zero), step));
+    }
+
+  private:
+    __m256i first_positive_;
+    __m256 zero_, above_, below_;
+};
+
+// Up to this width every bit of a word is found by one threshold; beyond, words are guessed, and two thresholds asked.
+constexpr int MOST_SEARCHED = 4;
+constexpr int VECTORS = BLOCK / LANES;
+
+__m256 cubic_of(__m256 t) {
+    return _mm256_mul_ps(t, _mm256_add_ps(_mm256_mul_ps(t, t), _mm256_set1_ps(1.0f)));
+}
+
+// Finds the words of elements, a vector at a time, by halves of what is left.
+template <int bits, bool sided> class Search {
+  public:
+    explicit Search(const VectorThresholds<sided> &thresholds) {
+        const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        for (int depth = 0; depth < bits; ++depth) {
+            const __m256i known = _mm256_and_si256(lane, _mm256_set1_epi32((1 << depth) - 1));
+            tables_[depth] = thresholds.bases(middle(known, depth));
+        }
+        if constexpr (bits > 1) {
+            upper_ = _mm256_permutevar8x32_ps(tables_[1], _mm256_set1_epi32(1));
+            tables_[1] = _mm256_broadcastss_ps(_mm256_castps256_ps128(tables_[1]));
+        }
+    }
+
+    // Write the words of a block. Vectors take turns: each operation has to wait for the one before it.
+    void find(const __m256 (&y)[VECTORS], const __m256 (&dither)[VECTORS], const __m256i (&)[VECTORS],
+              uint8_t *planes) const {
+        __m256i known[VECTORS];
+        __m256 beyond[VECTORS];
+#pragma GCC unroll 4
+        for (int depth = 0; depth < bits; ++depth) {
+            __m256 t[VECTORS];
+            uint32_t plane = 0;
+            for (int i = 0; i < VECTORS; ++i) {
+                __m256 base = tables_[depth];
+                if (depth == 1) base = _mm256_blendv_ps(base, upper_, beyond[i]);
+                if (depth > 1) base = _mm256_permutevar8x32_ps(base, known[i]);
+                t[i] = _mm256_add_ps(base, dither[i]);
+            }
+            for (int i = 0; i < VECTORS; ++i) t[i] = cubic_of(t[i]);
+            for (int i = 0; i < VECTORS; ++i) {
+                beyond[i] = _mm256_cmp_ps(y[i], t[i], _CMP_GT_OQ);
+                plane |= static_cast<uint32_t>(_mm256_movemask_ps(beyond[i])) << (LANES * i);
+                const __m256i bit = _mm256_castps_si256(beyond[i]);
+                known[i] = depth == 0 ? _mm256_sub_epi32(_mm256_setzero_si256(), bit)
+                                      : _mm256_sub_epi32(_mm256_add_epi32(known[i], known[i]), bit);
+            }
+            store_word(plane, planes + (bits - 1 - depth) * PLANE_BYTES);
+        }
+    }
+
+  private:
+    // The word in the middle of those that begin with the bits that are known.
+    static __m256i middle(__m256i known, int depth) {
+        const __m256i next = _mm256_add_epi32(_mm256_add_epi32(known, known), _mm256_set1_epi32(1));
+        return _mm256_slli_epi32(next, bits - 1 - depth);
+    }
+
+    __m256 tables_[bits];
+    __m256 upper_ = _mm256_setzero_ps();
+};
+
+// The u of a cubic, almost.
+__m256 inverse_of(__m256 y) {
+    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f), three = _mm256_set1_ps(3.0f);
+    const __m256 magnitude = _mm256_andnot_ps(sign, y);
+    const __m256 third = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_castps_si256(magnitude)), _mm256_set1_ps(1.0f / 3));
+    const __m256i root = _mm256_add_epi32(_mm256_cvtps_epi32(third), _mm256_set1_epi32(static_cast<int>(CUBE_ROOT)));
+    __m256 u = _mm256_min_ps(magnitude, _mm256_castsi256_ps(root));
+    for (int k = 0; k < 3; ++k) {
+        const __m256 square = _mm256_mul_ps(u, u);
+        const __m256 above = _mm256_fmadd_ps(_mm256_add_ps(square, square), u, magnitude);
+        const __m256 below = _mm256_fmadd_ps(square, three, one);
+        u = k < 2 ? _mm256_mul_ps(above, _mm256_rcp_ps(below)) : _mm256_div_ps(above, below);
+    }
+    return _mm256_or_ps(u, _mm256_and_ps(sign, y));
+}
+
+// Guesses the words of elements, and asks whether they are right.
+template <int bits, bool sided> class Guess {
+  public:
+    Guess(const Words &words, const Scales &scales, const Thresholds &thresholds)
+        : words_(words), thresholds_(thresholds), vectors_(words, thresholds),
+          zero_(_mm256_set1_ps(thresholds.zero)),
+          above_(_mm256_set1_ps(factor_of(words.positive(), scales.second))),
+          below_(_mm256_set1_ps(sided ? factor_of(words.negative, scales.first) : 0.0f)) {}
+
+    void find(const __m256 (&y)[VECTORS], const __m256 (&dither)[VECTORS], const __m256i (&noise)[VECTORS],
+              uint8_t *planes) const {
+        alignas(32) int32_t found[BLOCK];
+        for (int i = 0; i < VECTORS; ++i) {
+            const __m256i word = guess(y[i], noise[i]), next = _mm256_add_epi32(word, _mm256_set1_epi32(1));
+            const __m256 reached = _mm256_cmp_ps(y[i], threshold(word, dither[i]), _CMP_GT_OQ);
+            const __m256 beyond = _mm256_cmp_ps(y[i], threshold(next, dither[i]), _CMP_GT_OQ);
+            // every value has the first word at least, and the last one at most
+            const __m256i first = _mm256_cmpeq_epi32(word, _mm256_setzero_si256());
+            const __m256i last = _mm256_cmpeq_epi32(word, _mm256_set1_epi32((1 << bits) - 1));
+            const __m256 right = _mm256_andnot_ps(_mm256_andnot_ps(_mm256_castsi256_ps(last), beyond),
+                                                  _mm256_or_ps(reached, _mm256_castsi256_ps(first)));
+            _mm256_store_si256(reinterpret_cast<__m256i *>(found + i * LANES), word);
+            if (_mm256_movemask_ps(right) != 0xff) search(y[i], dither[i], found + i * LANES);
+        }
+        __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(load(found), load(found + LANES)),
+                                            _mm256_packus_epi32(load(found + 2 * LANES), load(found + 3 * LANES)));
+        bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        for (int k = 0; k < bits; ++k) {
+            const int plane = _mm256_movemask_epi8(_mm256_slli_epi16(bytes, 7 - k));
+            store_word(static_cast<uint32_t>(plane), planes + k * PLANE_BYTES);
+        }
+    }
+
+  private:
+    static __m256i load(const int32_t *place) { return _mm256_load_si256(reinterpret_cast<const __m256i *>(place)); }
+
+    __m256i guess(__m256 y, __m256i noise) const {
+        const __m256 u = inverse_of(y);
+        const __m256i most = _mm256_set1_epi32((1 << bits) - 1), nothing = _mm256_setzero_si256();
+        const __m256 negative = _mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_LE_OQ);
+        const __m256 factor = !sided ? above_ : _mm256_blendv_ps(above_, below_, negative);
+        const __m256 offset = !sided ? _mm256_sub_ps(u, zero_) : _mm256_andnot_ps(_mm256_set1_ps(-0.0f), u);
+        const __m256i position = _mm256_cvtps_epi32(_mm256_mul_ps(offset, factor));
+        __m256i word = _mm256_srai_epi32(_mm256_add_epi32(position, noise), 16);
+        if constexpr (sided) {
+            // N + q, and N - 1 - q = N + ~q
+            word = _mm256_add_epi32(_mm256_xor_si256(word, _mm256_castps_si256(negative)),
+                                    _mm256_set1_epi32(words_.negative));
+        }
+        return _mm256_max_epi32(_mm256_min_epi32(word, most), nothing);
+    }
+
+    __m256 threshold(__m256i word, __m256 dither) const {
+        return cubic_of(_mm256_add_ps(vectors_.bases(word), dither));
+    }
+
+    void search(__m256 y, __m256 dither, int32_t *found) const {
+        alignas(32) float values[LANES], noise[LANES];
+        _mm256_store_ps(values, y);
+        _mm256_store_ps(noise, dither);
+        for (int i = 0; i < LANES; ++i) found[i] = cubic_word(bits, thresholds_, values[i], noise[i]);
+    }
+
+    Words words_;
+    Thresholds thresholds_;
+    VectorThresholds<sided> vectors_;
+    __m256 zero_, above_, below_;
+};
+
+// Where the side of an element comes from.
+enum class Side { NONE, SIGN, GIVEN };
+
+template <Side side> __m256 above_of(__m256 x, const uint8_t *given, int vector) {
+    if constexpr (side == Side::SIGN) return _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NLE_UQ);
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i eight = _mm256_set1_epi32(given[vector]);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(eight, bit), bit));
+}
+
+template <int bits, Side side, bool noisy>
+void quantize(const Words &words, const Scales &scales, GroupKey key, float factor, const float *values,
+              const Ahead &ahead, const uint8_t *given, uint8_t *planes) {
+    const Thresholds thresholds(words, scales);
+    const auto finder = [&] {
+        constexpr bool sided = side != Side::NONE;
+        if constexpr (bits <= MOST_SEARCHED) {
+            return Search<bits, sided>(VectorThresholds<sided>(words, thresholds));
+        } else {
+            return Guess<bits, sided>(words, scales, thresholds);
+        }
+    }();
+    const __m256 of_reach = _mm256_set1_ps(factor), infinity = _mm256_set1_ps(std::numeric_limits<float>::infinity());
+    const __m256 above = _mm256_set1_ps(-2 * thresholds.above), below = _mm256_set1_ps(2 * thresholds.below);
+    const __m256 least = _mm256_set1_ps(LEAST_BENT), nothing = _mm256_setzero_ps();
+    __m256i hashes[noisy ? GROUP / (2 * LANES) : 1];
+    if constexpr (noisy) draw(key, hashes);
+    for (int block = 0; block < BLOCKS; ++block) {
+        for (int line = 0; line < BLOCK; line += FLOATS_OF_LINE) {
+            __builtin_prefetch(ahead.read + FLOATS_AHEAD_OF_READING + block * BLOCK + line);
+            if (ahead.write) __builtin_prefetch(ahead.write + FLOATS_AHEAD_OF_WRITING + block * BLOCK + line, 1);
+        }
+        __m256 y[VECTORS], dither[VECTORS];
+        __m256i noise[VECTORS];
+        for (int i = 0; i < VECTORS; ++i) {
+            const __m256 x = _mm256_loadu_ps(values + block * BLOCK + i * LANES);
+            noise[i] = _mm256_set1_epi32(1 << 15);
+            if constexpr (noisy) {
+                const __m256i hash = hashes[2 * block + i / 2];
+                noise[i] = i % 2 == 0 ? low_noise(hash) : high_noise(hash);
+            }
+            y[i] = _mm256_mul_ps(x, of_reach);
+            __m256 step = above;
+            if constexpr (side != Side::NONE) {
+                const __m256 positive = above_of<side>(x, given, VECTORS * block + i);
+                step = _mm256_blendv_ps(below, above, positive);
+                y[i] = _mm256_max_ps(y[i], _mm256_blendv_ps(_mm256_sub_ps(nothing, infinity), least, positive));
+                if constexpr (side == Side::GIVEN) y[i] = _mm256_min_ps(y[i], _mm256_and_ps(infinity, positive));
+            }
+            dither[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(noise[i]), step);
+        }
+        finder.find(y, dither, noise, planes + 4 * block);
+    }
+}
+
+template <int bits, Side side>
+void quantize_rounded(const Words &words, const Scales &scales, GroupKey key, float factor, const float *values,
+                      const Ahead &ahead, const uint8_t *given, uint8_t *planes) {
+    const auto made = words.rounding == ACTNN_NEAREST ? quantize<bits, side, false> : quantize<bits, side, true>;
+    made(words, scales, key, factor, values, ahead, given, planes);
+}
+
+using Quantize = void (*)(const Words &, const Scales &, GroupKey, float, const float *, const Ahead &, const uint8_t *,
+                          uint8_t *);
+
+template <Side side, int... k> constexpr std::array<Quantize, MOST_BITS> quantizers(std::integer_sequence<int, k...>) {
+    return {quantize_rounded<k + 1, side>...};
+}
+
+} // namespace
+
+void encode_cubic_within(const Words &words, GroupKey key, const Extremes &extremes, float unit, const float *values,
+                         const Ahead &ahead, const uint8_t *side, uint8_t *scales, uint8_t *planes) {
+    static constexpr auto affine = quantizers<Side::NONE>(WIDTHS);
+    static constexpr auto by_sign = quantizers<Side::SIGN>(WIDTHS);
+    static constexpr auto by_side = quantizers<Side::GIVEN>(WIDTHS);
+    const Words inner = straight(words);
+    const float factor = 1.0f / reach_of(words, unit);
+    const Scales group = cubic_scales(
+        inner, {extremes.lowest * factor, extremes.highest * factor, extremes.finite && is_finite(unit)});
+    write_scales(inner, group, scales);
+    if (words.unit) write_scale(group.poisoned() ? group.first : unit, scales + 2 * inner.scales());
+    if (group.poisoned()) {
+        write_poison(inner, values, side, planes);
+        return;
+    }
+    const Quantize made = (words.affine() ? affine : side ? by_side : by_sign)[words.bits - 1];
+    made(inner, group, key, factor, values, ahead, side, planes);
+}
+
+} // namespace actnn::avx2

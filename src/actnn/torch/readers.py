@@ -1,0 +1,121 @@
+"""Who reads a tensor last: whether a layer may write its output over its input.
+
+NOTE [Last reader]
+A layer overwrites its input where nobody can read that again, which is proved at each call:
+1. The input is the result of a recorded operation, lies on the host, and is a plain tensor. Of its memory no other
+   tensor holds any part, so there is no view of it and no operation saved its values; and of the tensor no C++ code
+   holds any reference, so no operation saved it, and no graph hands it on.
+2. The layer was called by ``layer(x)`` in a function of Python, without hooks, which would see the input afterwards.
+3. In that function ``x`` is either the result of a call, which only the call of the layer holds, or a local variable
+   that no instruction can read before another value is put there, whichever way the function goes on: through branches
+   and loops, and where an exception is caught (``callers``).
+4. The tensor has as many references as the call itself makes, and one more for the variable: no list, attribute, hook,
+   closure, generator or caller further up holds it.
+5. No debugger watches the functions of this thread, whose user would see the variable.
+
+What the instructions of a call tell is decided at its first call and remembered by the layer's site; of each call the
+counts are asked. Where anything differs from what is known, nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from actnn.torch.callers import TEMPORARY, held_by
+from actnn.torch.holders import alone
+from actnn.torch.layers.base import Compressed
+
+
+def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = False) -> bool:
+    """Tell whether a layer may write over its input, of which its ``forward`` counted the references.
+
+    Called by that ``forward``, whose one variable that holds the input is its parameter, or, where that is ``starred``,
+    one that it took from there.
+    """
+    if (
+        not layer.site.session.policy.overwrite
+        or x.device.type != "cpu"
+        or x.is_leaf
+        or type(x) is not Tensor
+        or not alone(x)
+        or sys.gettrace() is not None
+    ):
+        return False
+    frame = caller()
+    if frame is None:
+        return False
+    code, place = frame.f_code, frame.f_lasti
+    plans, key = layer.site.plans, (id(code), place)
+    known = plans.get(key)
+    # an address may belong to another function by now
+    if known is None or known[0] is not code:
+        known = layer.site.remember(key, (code, held_by(frame, layer, x)))
+    return known[1] is not None and references == references_of(known[1], starred)
+
+
+def caller() -> FrameType | None:
+    """Return the frame that called the layer whose ``forward`` calls ``overwrites``; None where it has hooks."""
+    frame = sys._getframe(3)
+    for code in MACHINERY:
+        if frame.f_code is not code or frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return frame
+
+
+# how a call of a converted layer arrives at its forward; with hooks there is one more
+MACHINERY = tuple(
+    function.__code__ for function in (nn.Module._call_impl, nn.Module._wrapped_call_impl, Compressed.__call__)
+)
+
+
+class Probe(Compressed, nn.Identity):
+    """A layer that counts the references of its input as others do."""
+
+    plain = nn.Identity
+
+    def __init__(self) -> None:
+        nn.Identity.__init__(self)
+        self.site: Any = SimpleNamespace(
+            session=SimpleNamespace(over=False, store=SimpleNamespace(keeps_in_place=True))
+        )
+        self.count = 0
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Note how many references there are."""
+        self.note(self, input, sys.getrefcount(input))
+        return torch.empty(0)
+
+    @staticmethod
+    def note(layer: Probe, x: Tensor, references: int, starred: bool = False) -> bool:
+        """Stand in the place of ``overwrites``."""
+        layer.count = references
+        return False
+
+
+class StarredProbe(Probe):
+    """The same of a layer whose forward takes whatever it is given."""
+
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        """Note how many references there are."""
+        first = arguments[0] if arguments else next(iter(options.values()))
+        self.note(self, first, sys.getrefcount(first), starred=True)
+        return torch.empty(0)
+
+
+@cache
+def references_of(kind: str, starred: bool) -> int:
+    """Return how many references a tensor has in the ``forward`` of a layer that was called with it."""
+    probe = StarredProbe() if starred else Probe()
+    if kind == TEMPORARY:
+        probe(torch.empty(0))
+    else:
+        x = torch.empty(0)
+        x = probe(x)
+    return probe.count

@@ -1,0 +1,144 @@
+"""Gives back the memory of a block's input that only variables hold which are read no more.
+
+NOTE [Early release]
+1. ``x = self.stage(x)`` holds its argument until the whole of ``stage`` has run, though only its first block reads it.
+   When that block is done, every holder that is left is a variable or an argument of a call further up; where none of
+   them can be read again (``callers``), the tensor is given another, empty memory. It stays what it is in the graph.
+2. All references must be accounted for: those that calls of modules make, with hooks of ours and without, are counted
+   once with calls of which all is known; a variable holds one more.
+3. Modules whose hooks would see their arguments afterwards are left alone, and so is everything while a debugger
+   watches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from actnn.torch.callers import VARIABLE, held_by, variables_of
+from actnn.torch.holders import LARGE_BYTES, alone
+
+CALL, WRAPPED = nn.Module._call_impl.__code__, nn.Module._wrapped_call_impl.__code__
+# where a module has hooks, a function within runs them
+INNER = next(part for part in CALL.co_consts if isinstance(part, CodeType) and part.co_name == "inner")
+# functions further up that may hold a tensor: a block in a sequence, in a stage, in a model
+MOST_LEVELS = 3
+
+Known = dict[tuple[int, ...], tuple[tuple[CodeType, ...], bool]]
+
+
+def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Known) -> None:
+    """Give back the memory of the first argument of a module whose forward is done, if nobody reads it again.
+
+    Called by a forward hook of the class ``own``. ``known`` remembers what the instructions of its callers tell.
+    """
+    x = arguments[0] if arguments else None
+    if type(x) is not Tensor or x.is_leaf or x.numel() * x.element_size() < LARGE_BYTES or x.device.type != "cpu":
+        return
+    references = sys.getrefcount(x)
+    frames: list[FrameType] = []
+    if sys.gettrace() is not None or not alone(x):
+        return
+    expected = references_of("block")
+    for frame, hooked in callers(sys._getframe(2)):
+        if frames:
+            expected += references_of("hooked" if hooked else "plain")
+        frames.append(frame)
+        if expected >= references:
+            break
+    # what the next function up holds goes at once anyway
+    if expected != references or len(frames) < 2:
+        return
+    codes = tuple(frame.f_code for frame in frames)
+    key = tuple(number for frame in frames for number in (id(frame.f_code), frame.f_lasti))
+    found = known.get(key)
+    if found is None or found[0] != codes:
+        found = known[key] = codes, forgotten(module, frames, x, own)
+    if found[1]:
+        x.data = x.new_empty(0)
+
+
+def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:
+    """Yield the functions that called a module, the module within which they ran, and so on, and whether hooks ran."""
+    for _ in range(MOST_LEVELS):
+        hooked = frame is not None and frame.f_code is INNER
+        if hooked and frame is not None:
+            frame = frame.f_back
+        for code in (CALL, WRAPPED):
+            if frame is None or frame.f_code is not code:
+                return
+            frame = frame.f_back
+        if frame is None:
+            return
+        yield frame, hooked
+        frame = frame.f_back
+
+
+def forgotten(module: Any, frames: list[FrameType], x: Tensor, own: type[Any]) -> bool:
+    """Tell whether each function calls the module within with ``x`` in a variable that it reads no more."""
+    for frame in frames:
+        if not isinstance(module, nn.Module) or module._backward_hooks or module._backward_pre_hooks:
+            return False
+        if not all(type(hook) is own for hook in module._forward_hooks.values()):
+            return False
+        if held_by(frame, module, x) != VARIABLE:
+            return False
+        (module,) = variables_of(frame, frame.f_code.co_varnames[:1])
+    return True
+
+
+class Counting:
+    """A hook that counts the references of a module's argument as ``release_input`` does."""
+
+    def __init__(self, counted: list[int]) -> None:
+        self.counted = counted
+
+    def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        self.count(module, arguments, type(self), {})
+
+    def count(self, module: nn.Module, arguments: Any, own: type[Any], known: Known) -> None:
+        """Stand in the place of ``release_input``."""
+        x = arguments[0] if arguments else None
+        self.counted.append(sys.getrefcount(x))
+
+
+class Block(nn.Module):
+    """A module that does not hold its argument."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return another tensor."""
+        return torch.empty(0)
+
+
+class Stage(nn.Module):
+    """A module that hands its argument on."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the block makes of it."""
+        x = self.block(x)
+        return x
+
+
+@cache
+def references_of(kind: str) -> int:
+    """Return how many references a call of a block makes in its hook, and how many more one of a stage around it."""
+    counted: list[int] = []
+    block = Block()
+    block.register_forward_hook(Counting(counted), always_call=True)
+    stage = Stage(block)
+    if kind == "hooked":
+        stage.register_forward_hook(Counting([]), always_call=True)
+    called = block if kind == "block" else stage
+    x = torch.empty(0)
+    x = called(x)
+    return counted[0] - (0 if kind == "block" else references_of("block"))

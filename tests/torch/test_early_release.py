@@ -1,0 +1,181 @@
+"""The input of a stage goes when its first block has read it, unless anybody may read it again."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+from overwriting import both, images
+from torch import nn
+
+from actnn.torch import release
+
+
+@pytest.fixture(autouse=True)
+def released(monkeypatch):
+    """Let every tensor count as large, and count those whose memory was given back."""
+    counted, forgotten = Counter(), release.forgotten
+
+    def counting(*arguments):
+        found = forgotten(*arguments)
+        counted["all"] += found
+        return found
+
+    monkeypatch.setattr(release, "LARGE_BYTES", 1)
+    monkeypatch.setattr(release, "forgotten", counting)
+    return counted
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int = 8) -> None:
+        super().__init__()
+        self.conv, self.norm, self.relu = nn.Conv2d(inputs, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(True)
+
+    def forward(self, x):
+        return self.relu(self.norm(self.conv(x)))
+
+
+class Network(nn.Module):
+    """A stem and a stage of two blocks, which a subclass wires."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.stage = Block(3), nn.Sequential(Block(), Block())
+        self.kept, self.flag = [], False
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = self.stage(x)
+        return x
+
+
+class Two(nn.Module):
+    """A stage that is not a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, h):
+        h = self.first(h)
+        return self.second(h)
+
+
+def test_the_input_of_a_sequence_is_released(released):
+    both(Network(), images())
+    assert released["all"] == 1
+
+
+def test_the_input_of_a_stage_with_code_of_its_own_is_released(released):
+    network = Network()
+    network.stage = Two()
+    both(network, images())
+    assert released["all"] == 1
+
+
+def test_sequences_within_sequences_are_released(released):
+    network = Network()
+    network.stage = nn.Sequential(nn.Sequential(Block(), Block()), Block())
+    both(network, images())
+    assert released["all"] == 1
+
+
+class ReadAgain(Network):
+    def forward(self, x):
+        h = self.stem(x)
+        return self.stage(h) + h
+
+
+class ReadInABranch(Network):
+    def forward(self, x):
+        h = self.stem(x)
+        out = self.stage(h)
+        return out + h if self.flag else out
+
+
+class Kept(Network):
+    def forward(self, x):
+        x = self.stem(x)
+        self.kept = [x]
+        x = self.stage(x)
+        return x + self.kept[0]
+
+
+class Printed(Network):
+    def forward(self, x):
+        h = self.stem(x)
+        out = self.stage(h)
+        self.kept = [str(h.sum())]
+        return out
+
+
+class Viewed(Network):
+    def forward(self, x):
+        x = self.stem(x)
+        rows = x.flatten(2)
+        x = self.stage(x)
+        return x.mean() + rows.square().mean()
+
+
+class Saved(Network):
+    def forward(self, x):
+        x = self.stem(x)
+        square = x * x
+        x = self.stage(x)
+        return x + square
+
+
+class Stage(Two):
+    """A stage that reads its input after its first block."""
+
+    def forward(self, h):
+        out = self.first(h)
+        return self.second(out) + h
+
+
+@pytest.mark.parametrize("kind", [ReadAgain, ReadInABranch, Kept, Printed, Viewed, Saved])
+def test_an_input_that_may_be_read_again_stays(kind, released):
+    both(kind(), images())
+    assert not released["all"]
+
+
+def test_an_input_that_the_stage_reads_again_stays(released):
+    network = Network()
+    network.stage = Stage()
+    both(network, images())
+    assert not released["all"]
+
+
+@pytest.mark.parametrize("place", ["stage", "stage.0"])
+def test_hooks_see_the_input_as_it_was(place, released):
+    def run(model, x):
+        seen = []
+        layer = model.get_submodule(place)
+        handle = layer.register_forward_hook(lambda layer, given, out: seen.append(given[0].detach().clone()))
+        out = model(x)
+        out.square().mean().backward()
+        handle.remove()
+        return [out.detach().clone(), *seen, *(own.grad.clone() for own in model.parameters())]
+
+    both(Network(), images(), run=run)
+    assert not released["all"]
+
+
+def test_a_debugger_sees_the_input_as_it_was(released):
+    def run(model, x):
+        sys.settrace(lambda *_: None)
+        try:
+            return [model(x).detach().clone()]
+        finally:
+            sys.settrace(None)
+
+    both(Network(), images(), run=run)
+    assert not released["all"]
+
+
+def test_a_batch_is_never_released():
+    network = nn.Sequential(nn.Sequential(Block(3), Block()), Block())
+    x = images().requires_grad_()
+    both(network, x, run=lambda model, x: [model(x).detach().clone()])
+    assert x.shape == (4, 3, 12, 12)
