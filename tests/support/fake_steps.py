@@ -1,6 +1,7 @@
 """Steps of training on a CUDA device that is not there; run as a program, it prints what each of them did as JSON.
 
-usage: fake_steps.py MODEL:LEVEL:BATCH:SIZE:STEPS …
+usage: fake_steps.py MODEL:LEVEL:BATCH:SIZE:STEPS[:MEMORY] …
+With MEMORY, a budget such as 8MB, samples of the batch are told as well.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def to_device(model: torch.nn.Module) -> None:
             setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda"))
 
 
-def steps_of(name: str, level: str, batch: int, size: int, count: int, late: int = 1) -> list[dict]:
+def steps_of(name: str, level: str, batch: int, size: int, count: int, memory: str | None = None) -> list[dict]:
     """Train so many steps; return what each of them did."""
     found, plain = [], made(name)
-    with fake_cuda.played(late) as device:
+    with fake_cuda.played() as device:
         to_device(plain)
-        model = plain if level == "exact" else actnn.QModule(plain, level=level)
+        model = plain if level == "exact" else actnn.QModule(plain, level=level, memory=memory)
         model.train()
         optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
         images = torch.empty(batch, 3, size, size, device="cuda")
@@ -50,6 +51,8 @@ def steps_of(name: str, level: str, batch: int, size: int, count: int, late: int
             device.meter.begin()
             start = time.process_time()
             optimizer.zero_grad(set_to_none=True)
+            if memory is not None:
+                model.set_samples(list(range(batch)))
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             kept = device.meter.live_bytes
             loss.backward()
@@ -75,6 +78,6 @@ def steps_of(name: str, level: str, batch: int, size: int, count: int, late: int
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in sys.argv[1:]:
-        name, level, *numbers = case.split(":")
-        found = {"case": case, "steps": steps_of(name, level, *map(int, numbers))}
+        name, level, batch, size, count, *rest = case.split(":")
+        found = {"case": case, "steps": steps_of(name, level, int(batch), int(size), int(count), *rest)}
         sys.stdout.write(json.dumps(found) + "\n")
