@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -16,6 +17,8 @@ from actnn.operations.maps import note_source
 from actnn.session.tensors import check_floating
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.torch.layers.base import Compressed
+from actnn.torch.readers import release_read
+from actnn.torch.release import large
 from actnn.torch.tensors import ARRAYS, is_distributed
 
 
@@ -37,7 +40,10 @@ class CompressedConvolution(Compressed):
         """Return the convolution of an input."""
         if not self.records(input):
             return self.plainly(input)
-        return self.convolve(input, self.padding, self.output_padding)
+        y = self.convolve(input, self.padding, self.output_padding)
+        if large(input):
+            release_read(self, input, sys.getrefcount(input))
+        return y
 
     def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...]) -> Tensor:
         """Return the convolution with numeric paddings."""
