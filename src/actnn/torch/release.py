@@ -47,7 +47,7 @@ def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Know
 
 
 def release(
-    module: nn.Module,
+    module: Any,
     x: Tensor,
     references: int,
     expected: int,
