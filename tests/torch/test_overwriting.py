@@ -59,6 +59,14 @@ class Looping(Block):
         return out
 
 
+class Named(Block):
+    def forward(self, x):
+        for number in range(1):
+            x = getattr(self, f"con{'v' * (number + 1)}")(x)
+            x = getattr(self, f"nor{'m' * (number + 1)}")(x)
+        return self.last(self.relu(x))
+
+
 class Branching(Block):
     def forward(self, x):
         out = self.conv(x)
@@ -70,6 +78,7 @@ OVERWRITTEN = {
     "one variable": Block(),
     "nested calls": Nested(),
     "a loop over layers": Looping(),
+    "names that are computed": Named(),
     "a branch on data": Branching(),
     "a sequence": nn.Sequential(
         nn.Conv2d(3, CHANNELS, 3), nn.BatchNorm2d(CHANNELS), nn.ReLU(), nn.Conv2d(CHANNELS, 4, 1)

@@ -50,18 +50,27 @@ def held_by(frame: FrameType, called: Any, x: Any) -> str | None:
         last -= 1
     argument = instructions[last]
     first = beginning(instructions, last)
-    callee = None if first is None else path_of(instructions, first - 1)
-    if callee is None:
-        return None
-    variables = variables_of(frame, (callee[0], name_of(argument)))
-    if found(variables[0], callee[1:]) is not called:
+    if first is None or not calls(frame, instructions, first - 1, called):
         return None
     if argument.opname == "CALL":
         return TEMPORARY
     name = name_of(argument)
-    if name is None or variables[1] is not x or is_read(instructions, index + 1, name):
+    if name is None or variables_of(frame, (name,))[0] is not x or is_read(instructions, index + 1, name):
         return None
     return VARIABLE
+
+
+def calls(frame: FrameType, instructions: Sequence[dis.Instruction], last: int, called: Any) -> bool:
+    """Tell whether a function calls a module by its name, or by ``getattr`` of a module that holds it."""
+    path = path_of(instructions, last)
+    if path is not None:
+        return found(variables_of(frame, path[:1])[0], path[1:]) is called
+    first = beginning(instructions, last)
+    if first is None or (instructions[first].opname, instructions[first].argval) != ("LOAD_GLOBAL", getattr.__name__):
+        return False
+    (owner,) = variables_of(frame, (name_of(instructions[first + 1]),))
+    own = frame.f_globals.get(getattr.__name__, getattr) is getattr
+    return own and isinstance(owner, nn.Module) and any(child is called for child in owner.children())
 
 
 def name_of(instruction: dis.Instruction) -> str | None:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 # a tensor, and the object of Python by which its memory is asked for it
 OWN_REFERENCES, MEMORY_REFERENCES = 1, 2
-# tensors of this size are worth the asking where it takes longer
+# smaller tensors are not worth the asking
+LEAST_BYTES = 2**18
+# tensors of this size are worth it where it takes longer
 LARGE_BYTES = 2**20
 # no public function tells how many references C++ code holds to a tensor, and how many there are to its memory
 tensor_references = Tensor._use_count  # type: ignore[attr-defined]

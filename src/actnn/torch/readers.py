@@ -21,15 +21,18 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from itertools import chain
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from actnn.torch.callers import TEMPORARY, held_by
-from actnn.torch.holders import alone
+from actnn.torch.callers import TEMPORARY, VARIABLE, held_by
+from actnn.torch.door.mode import Closes
+from actnn.torch.holders import LEAST_BYTES, alone
 from actnn.torch.layers.base import Compressed
+from actnn.torch.release import callers, release
 
 
 def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = False) -> bool:
@@ -39,7 +42,8 @@ def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = Fa
     one that it took from there.
     """
     if (
-        not layer.site.session.policy.overwrite
+        x.nbytes < LEAST_BYTES
+        or not layer.site.session.policy.overwrite
         or x.device.type != "cpu"
         or x.is_leaf
         or type(x) is not Tensor
@@ -57,6 +61,19 @@ def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = Fa
     if known is None or known[0] is not code:
         known = layer.site.remember(key, (code, held_by(frame, layer, x)))
     return known[1] is not None and references == references_of(known[1], starred)
+
+
+def release_read(layer: Compressed, x: Tensor, references: int) -> None:
+    """Give back the memory of an input that a layer has read, if only variables further up hold it (``release``).
+
+    Called by the ``forward`` of the layer as ``overwrites`` is.
+    """
+    if not layer.site.session.policy.overwrite or type(x) is not Tensor:
+        return
+    frame = caller()
+    if frame is not None:
+        levels, expected = chain([(frame, False)], callers(frame.f_back)), references_of(VARIABLE, False)
+        release(layer, x, references, expected, levels, Closes, layer.site.plans)
 
 
 def caller() -> FrameType | None:

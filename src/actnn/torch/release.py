@@ -6,14 +6,15 @@ NOTE [Early release]
    them can be read again (``callers``), the tensor is given another, empty memory. It stays what it is in the graph.
 2. All references must be accounted for: those that calls of modules make, with hooks of ours and without, are counted
    once with calls of which all is known; a variable holds one more.
-3. Modules whose hooks would see their arguments afterwards are left alone, and so is everything while a debugger
+3. A convolution does the same with its own input, which may be read no more while the block goes on.
+4. Modules whose hooks would see their arguments afterwards are left alone, and so is everything while a debugger
    watches.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -39,17 +40,32 @@ def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Know
     Called by a forward hook of the class ``own``. ``known`` remembers what the instructions of its callers tell.
     """
     x = arguments[0] if arguments else None
-    if type(x) is not Tensor or x.is_leaf or x.numel() * x.element_size() < LARGE_BYTES or x.device.type != "cpu":
+    if type(x) is not Tensor or not large(x):
         return
     references = sys.getrefcount(x)
-    frames: list[FrameType] = []
+    release(module, x, references, references_of("block"), callers(sys._getframe(2)), own, known)
+
+
+def release(
+    module: Any,
+    x: Tensor,
+    references: int,
+    expected: int,
+    levels: Iterable[tuple[FrameType, bool]],
+    own: type[Any],
+    known: Known,
+) -> None:
+    """Give back the memory of a tensor if all its references are known, and none can be read again.
+
+    ``expected`` are those of a call of ``module`` with a variable; ``levels`` is what ``callers`` yields.
+    """
     if sys.gettrace() is not None or not alone(x):
         return
-    expected = references_of("block")
-    for frame, hooked in callers(sys._getframe(2)):
+    frames: list[FrameType] = []
+    for caller, hooked in levels:
         if frames:
             expected += references_of("hooked" if hooked else "plain")
-        frames.append(frame)
+        frames.append(caller)
         if expected >= references:
             break
     # what the next function up holds goes at once anyway
@@ -62,6 +78,11 @@ def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Know
         found = known[key] = codes, forgotten(module, frames, x, own)
     if found[1]:
         x.data = x.new_empty(0)
+
+
+def large(x: Tensor) -> bool:
+    """Tell whether it may be worth the while to release a tensor."""
+    return not x.is_leaf and x.numel() * x.element_size() >= LARGE_BYTES and x.device.type == "cpu"
 
 
 def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:

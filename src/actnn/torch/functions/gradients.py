@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from actnn.torch.functions.kept import KeepingFunction, first_order
-from actnn.torch.holders import alone, tensor_references, undivided
+from actnn.torch.holders import LEAST_BYTES, alone, tensor_references, undivided
 
 
 class Waiting(weakref.ref[Tensor]):
@@ -43,9 +43,9 @@ def owned(ctx: Any, grad: Tensor, references: int) -> bool:
     if shared:
         for waiting in shared.pop(id(ctx), ()):
             waiting.alone = waiting() is grad
-    if not ctx.site.session.policy.overwrite or type(grad) is not Tensor or grad.device.type != "cpu":
+    if grad.nbytes < LEAST_BYTES or not ctx.site.session.policy.overwrite or type(grad) is not Tensor:
         return False
-    return references == references_of_gradients() and alone(grad)
+    return grad.device.type == "cpu" and references == references_of_gradients() and alone(grad)
 
 
 class Probe(KeepingFunction):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -16,6 +17,8 @@ from actnn.operations.maps import note_source
 from actnn.session.tensors import check_floating
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.torch.layers.base import Compressed
+from actnn.torch.readers import release_read
+from actnn.torch.release import large
 from actnn.torch.tensors import ARRAYS, is_distributed
 
 
@@ -83,9 +86,13 @@ class ForwardConvolution(CompressedConvolution):
         if not self.records(input):
             return self.plainly(input)
         padding = self.padding
-        if type(padding) is not tuple or self.padding_mode != "zeros":
-            input, padding = self.padded(input, padding)
-        return self.convolve(input, padding, self.output_padding)
+        if type(padding) is tuple and self.padding_mode == "zeros":
+            y = self.convolve(input, padding, self.output_padding)
+        else:
+            y = self.convolve(*self.padded(input, padding), self.output_padding)
+        if large(input):
+            release_read(self, input, sys.getrefcount(input))
+        return y
 
     def padded(self, x: Tensor, padding: Any) -> tuple[Tensor, Any]:
         """Return an input, padded beforehand where torch's numeric padding cannot express it, and that padding."""
