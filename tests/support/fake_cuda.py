@@ -92,8 +92,9 @@ class Step:
 class Meter(TorchDispatchMode):
     """Counts what operations of torch would launch and allocate on the device; refuses to read from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()
+        self._mode = mode
         self.step = Step()
         self._live: dict[int, int] = {}
         self.live_bytes = 0
@@ -103,8 +104,10 @@ class Meter(TorchDispatchMode):
         self.step = Step(peak_bytes=self.live_bytes)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
+        # what torch remembers of this one holds the memory that it was given
+        self._mode.cache_enabled = name != "set_"
+        result = func(*args, **(kwargs or {}))
         given, made = ([x for x in tree_iter(tree) if isinstance(x, torch.Tensor)] for tree in ((args, kwargs), result))
         if any(x.is_cuda for x in (*given, *made)) and name not in IDLE and not is_view(func):
             if any(x.is_cuda for x in given) and any(not x.is_cuda for x in made):
@@ -232,7 +235,8 @@ def played(late: int = 1) -> Iterator[FakeCuda]:
         with unset_fake_temporarily():
             return get(self, arrays, saved)
 
-    meter, mode = Meter(), FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    meter = Meter(mode)
     moves = FakeMoves(meter, mode, late)
     backend = Triton(Recorder(meter))
     with ExitStack() as stack:
