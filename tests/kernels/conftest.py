@@ -12,6 +12,8 @@ from hypothesis import settings
 
 # what an interpreter takes too long for, and what is about threads and instruction sets of a compiled library
 NOT_INTERPRETED = ("threads", "few_million", "many_groups", "many groups", "many_samples", "many_elements", "copy")
+# what takes it seconds for each row: a share has one that is quick
+ROW_BY_ROW, QUICK = "test_row_norm_kernels.py::test_a_backward", "one row a sample"
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
@@ -40,6 +42,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         fits = {"native", "backend", "interpreted"} & set(item.fixturenames)
         slow = any(word in item.name for word in NOT_INTERPRETED)
+        slow |= share > 1 and ROW_BY_ROW in item.nodeid and QUICK not in item.name
         chosen = crc32(item.nodeid.rpartition("/")[2].encode()) % share == 0
         (left if fits and not slow and chosen else out).append(item)
     config.hook.pytest_deselected(items=out)
