@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from actnn.format import MAX_BITS, Family
 from actnn.planning.noise import Floats, Transfer
+
+Average = TypeVar("Average", float, Floats)
+
+# what an average has of its old value after a step
+SMOOTHING = 0.5
 
 
 class Learnt:
@@ -57,3 +64,8 @@ def signs(family: Family, bits: float) -> float:
         return 0.0
     # one negative word is exact zero: such a code has no sides of several levels
     return max(0.0, family.least_bits - bits) if family.negative[MAX_BITS] == 1 else 1.0
+
+
+def smoothed(old: Average | None, new: Average) -> Average:
+    """Return a running average."""
+    return new if old is None else old + (1.0 - SMOOTHING) * (new - old)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes
 from actnn.kernels.contract import Array, Arrays, DividedLayout, Division, Span
 from actnn.planning.budget import MemoryBudget
 from actnn.planning.caps import CHAIN, weigh
-from actnn.planning.learnt import Learnt
+from actnn.planning.learnt import Learnt, smoothed
 from actnn.planning.noise import Floats, Transfer, handed_down, rounding_factor
 from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand
@@ -42,18 +42,15 @@ from actnn.planning.records import (
     set_shares,
     together,
 )
-from actnn.planning.samples import Indices, SampleNorms
+from actnn.planning.samples import Indices, SampleNorms, numbered
 from actnn.planning.solvers import allocate_jointly
 from actnn.planning.statistics import Statistics
 from actnn.planning.unread import Held, Unread
 from actnn.settings import Policy
 
-Average = TypeVar("Average", float, Floats)
-
 # enough groups of a sample to know its range, and few enough to read no more than an eighth of it
 LEAST_GROUPS = 8
 MOST_STRIDE = 8
-SMOOTHING = 0.5
 # what a BatchNorm hands down until that is known
 HANDED_DOWN = 10.0
 # steps after which what changes slowly is measured again
@@ -479,17 +476,6 @@ class Planner:
         return self.__dict__
 
 
-def numbered(batches: list[Indices], indices: Indices | None) -> int | None:
-    """Return the place of a batch in a list, where it is put if need be: several records share one."""
-    if indices is None:
-        return None
-    for place, batch in enumerate(batches):
-        if batch is indices:
-            return place
-    batches.append(indices)
-    return len(batches) - 1
-
-
 def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Learnt]:
     """Divide the bits of each group of layers between its sites; return the sites."""
     for group in {record.site.group for record, _ in demanded}:
@@ -498,8 +484,3 @@ def share_averages(demanded: Sequence[tuple[Record, Demand]]) -> set[Learnt]:
         bits = sum(demand.size * planes for (_, demand), planes in zip(chosen, asked, strict=True))
         set_shares(chosen, allocate_jointly([demand for _, demand in chosen], bits))
     return {record.site for record, _ in demanded}
-
-
-def smoothed(old: Average | None, new: Average) -> Average:
-    """Return a running average."""
-    return new if old is None else old + (1.0 - SMOOTHING) * (new - old)

@@ -74,3 +74,14 @@ def check_indices(given: Any, num_samples: int | None) -> Indices:
             f"0 to {most - 1}."
         )
     return indices.astype(np.int64)
+
+
+def numbered(batches: list[Indices], indices: Indices | None) -> int | None:
+    """Return the place of a batch in a list, where it is put if need be: several records share one."""
+    if indices is None:
+        return None
+    for place, batch in enumerate(batches):
+        if batch is indices:
+            return place
+    batches.append(indices)
+    return len(batches) - 1
