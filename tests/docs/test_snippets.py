@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
+import tomllib
 from importlib.util import find_spec
 
 import pytest
-from snippets import FORMULA, KINDS, SHELL, Kind, snippets
+from snippets import FORMULA, KINDS, SETTINGS, SHELL, Kind, snippets
 
 from actnn import cli
 
@@ -45,3 +47,8 @@ def test_what_is_no_program_is_none():
         if kind == FORMULA:
             with pytest.raises(SyntaxError):
                 compile(ALL[place].program, "formula", "exec")
+
+
+@pytest.mark.parametrize("place", [place for place, kind in KINDS.items() if kind == SETTINGS])
+def test_a_file_of_settings_that_is_shown_can_be_read(place):
+    assert tomllib.loads(textwrap.dedent(ALL[place].text))

@@ -14,7 +14,7 @@ PAGES = ("README.md", "docs/guide.md")
 BLOCK = re.compile(r"^ {4}\S.*\n(?:(?: {4}.*)?\n)*", re.MULTILINE)
 # what stands for lines or arguments that the reader has
 LEFT_OUT = "…"
-SHELL, FORMULA = "shell", "formula"
+SHELL, FORMULA, SETTINGS = "shell", "formula", "settings"
 Names = dict[str, Any]
 
 
@@ -201,6 +201,11 @@ KINDS: dict[tuple[str, str], Kind | str] = {
     ("README.md", "plain = model.restore()"): Kind(registered),
     ("README.md", "import paddle"): Kind(nothing, "paddle"),
     ("README.md", "actnn train --data digits --model small_resnet --level L3 --epochs 2 --out runs/digits"): SHELL,
+    (
+        "docs/guide.md",
+        "actnn train --task segmentation --data masks:pets --model fpn --size 128 --compare exact",
+    ): SHELL,
+    ("docs/guide.md", "[pets]"): SETTINGS,
     ("docs/guide.md", 'actnn.set_optimization_level("L3")'): Kind(training),
     (
         "docs/guide.md",

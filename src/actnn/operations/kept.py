@@ -76,21 +76,24 @@ class Reading:
         if self.layout is None:
             x = saved[0] if samples is None or not order.batched else saved[0][samples.start : samples.stop]
             return order.tensors.cast(x, dtype)
-        tensors, layout, affine = order.tensors, self.layout, None
+        # whoever watches sees the memory of what is decoded, too
+        if site.session.watch is not None:
+            return site.session.watch(site, "decode", partial(self._decoded, self.layout, saved, dtype, samples))
+        return self._decoded(self.layout, saved, dtype, samples)
+
+    def _decoded(self, layout: AnyLayout, saved: Sequence[Array], dtype: str, samples: range | None) -> Array:
+        order, affine = self.order, None
+        tensors = order.tensors
         if self.normalized:
             _, gamma, beta, constants = saved
             threshold = None if layout.family.affine else constants
             # not as an array of its own: to index a tensor takes longer than the call of a kernel
-            affine = OutputAffine(order.channels, gamma, beta, threshold, THRESHOLD_ROW)
+            affine = OutputAffine(self.channels, gamma, beta, threshold, THRESHOLD_ROW)
         if samples is not None:
             order = order.of_samples(len(samples))
         out = tensors.unfilled(order, dtype, saved[0])
         values = out if self.backend.any_shape else order.flat(out)
-        arguments = tensors, saved[0], layout, self.part, dtype, affine, samples, values
-        if site.session.watch is None:
-            self.backend.decode(*arguments)
-        else:
-            site.session.watch(site, "decode", partial(self.backend.decode, *arguments))
+        self.backend.decode(tensors, saved[0], layout, self.part, dtype, affine, samples, values)
         return out
 
     def masked(

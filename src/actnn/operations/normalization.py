@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from actnn.kernels.contract import AnyLayout, Array, BatchNorm, Span
-from actnn.operations.kept import Kept, energies_of, reading_of
+from actnn.operations.kept import Kept, reading_of
 from actnn.planning.noise import Floats, batch_norm_coefficient
 from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
 from actnn.session import families
@@ -346,8 +346,6 @@ def observe(
     coefficient = batch_norm_coefficient(record.layout.elements, rectified=sides and not rectified)
     columns = POSITIVE_SIDE if sides else BOTH_SIDES
     planner.observe(Handing(record, site, columns, coefficient, energies, handing, scale, learns))
-    if learns:
-        planner.energy(site, energies_of(tensors, state.plan.backend, site, grads[0], False))
 
 
 def joined(tensors: Tensors, local: Array, count: int, processes: Processes) -> tuple[Array, Array, int]:

@@ -35,9 +35,6 @@ CAP = 0.02
 PRESSURE = 0.002
 # a gradient that is a smaller share of the whole has none but what rounding leaves
 LEAST_SHARE = 1e-10
-# A gamma of a BatchNorm whose output's scale another one undoes has nearly none, but all of the noise: to hold it below
-# the cap would take the bits of all others.
-LEAST_OF_GAMMA = 1e-3
 # up to so many times the cap the penalty is quadratic
 MOST_EXCESS = 4.0
 # squares of gradients that differ by less are those of one gradient
@@ -62,8 +59,7 @@ def weigh(records: Sequence[Record], energies: Mapping[Learnt, float], factor: f
     # the last one stands for whatever lies below all maps, embeddings above all, or is all there is
     whole = sum(energies[site] for site in sites) or 1.0
     typical = float(np.median([energies[site] for site in sites])) if sites else 1.0
-    least = np.array([*(LEAST_OF_GAMMA if site.batch_norm else LEAST_SHARE for site in sites), LEAST_SHARE])
-    own = np.maximum(np.array([*(energies[site] for site in sites), typical]), least * whole)
+    own = np.maximum(np.array([*(energies[site] for site in sites), typical]), LEAST_SHARE * whole)
     of_map, of_hander = ({site: row for row, site in enumerate(some)} for some in (sites, handers))
     reached = reach(backward, of_map, of_hander)
     direct, handed = np.zeros(len(own)), np.zeros(len(handers))

@@ -40,7 +40,6 @@ class Learnt:
         self.passing: float | None = None
         self.depthwise = False
         self.noise: float | None = None
-        self.batch_norm = False
 
     def asked(self, family: Family) -> float:
         """Return the planes that the settings ask of a code of this family, on average."""
