@@ -76,6 +76,8 @@ void decode_straight(const Words &words, GroupKey key, int part, const uint8_t *
 
 void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_t *mask);
 float magnitudes(const float *values, int length);
+void slopes(const Slopes &slopes, const float *values, const float *weights, int length, Sides &counted,
+            Sides &weighted);
 
 // Where the values of a group came from and, unless it is NULL, where others went: what follows there, memory may bring
 // or make ready while the group is coded.

@@ -57,14 +57,6 @@ struct ColumnMoments {
     float highest[GROUP];
 };
 
-constexpr int WEIGHT_LANES = 8;
-
-// What the elements of each side weigh.
-struct Sides {
-    double negative;
-    double positive;
-};
-
 // Products and sums that make coded bytes are single float32 operations, never fused. `length` is 1 to 256.
 struct ChannelKernels {
     // y = x * slope + offset, which may be x, and the code of v = (x - mean) * inverse - threshold. Its side is that of
@@ -85,7 +77,9 @@ struct ChannelKernels {
     // columns `start` to `length - 1`
     void (*add_rows)(const float *const *rows, int count, int start, int length, ColumnMoments &moments);
 
-    // that of v = (x - mean) * inverse - threshold; `mask` is NULL, or takes `not (v <= 0)`
+    // v = (x - mean) * inverse - threshold
+    void (*coded)(const float *x, const Spread<3> &parameters, int length, float *v);
+    // that of v; `mask` is NULL, or takes `not (v <= 0)`
     Range (*range)(const float *x, const Spread<3> &parameters, int length, uint8_t *mask);
     // element i goes to the float32 sum i % WEIGHT_LANES of its side, and these are added in order
     Sides (*weigh)(const uint8_t *mask, const float *weights, int length);

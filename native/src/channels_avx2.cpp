@@ -358,6 +358,16 @@ template <bool masked> Range range_of(const float *x, const Spread<3> &spread, i
     return range.range(whole, scalar_channels.range(x + whole, rest_of(spread, whole), length - whole, rest));
 }
 
+void coded(const float *x, const Spread<3> &spread, int length, float *v) {
+    visit_vectors(spread, length, [&](int i, const Parameters<3> &parameters) {
+        const auto &[mean, inverse, threshold] = parameters.value;
+        const __m256 normalized = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + i), mean), inverse);
+        _mm256_storeu_ps(v + i, _mm256_sub_ps(normalized, threshold));
+    });
+    const int whole = whole_vectors(length);
+    if (whole < length) scalar_channels.coded(x + whole, rest_of(spread, whole), length - whole, v + whole);
+}
+
 Range range(const float *x, const Spread<3> &spread, int length, uint8_t *mask) {
     return mask ? range_of<true>(x, spread, length, mask) : range_of<false>(x, spread, length, nullptr);
 }
@@ -392,7 +402,7 @@ Sides weigh(const uint8_t *mask, const float *weights, int length) {
 
 const ChannelKernels avx2_channels = {
     avx2::normalize,   avx2::scale,    avx2::combine,  avx2::sums,  avx2::add_sums,
-    avx2::add_moments, avx2::add_rows, avx2::range, avx2::weigh,
+    avx2::add_moments, avx2::add_rows, avx2::coded,    avx2::range, avx2::weigh,
 };
 
 } // namespace actnn

@@ -86,12 +86,16 @@ void add_rows(const float *const *rows, int count, int start, int length, Column
     }
 }
 
-Range range(const float *x, const Spread<3> &spread, int length, uint8_t *mask) {
-    float v[GROUP];
+void coded(const float *x, const Spread<3> &spread, int length, float *v) {
     visit_elements(spread, length, [&](int i, const float (&parameters)[3]) {
         const auto [mean, inverse, threshold] = parameters;
         v[i] = (x[i] - mean) * inverse - threshold;
     });
+}
+
+Range range(const float *x, const Spread<3> &spread, int length, uint8_t *mask) {
+    float v[GROUP];
+    coded(x, spread, length, v);
     return scalar_kernels.range(v, length, mask);
 }
 
@@ -109,7 +113,7 @@ Sides weigh(const uint8_t *mask, const float *weights, int length) {
 } // namespace
 
 const ChannelKernels scalar_channels = {
-    normalize, scale, combine, sums, add_sums, add_moments, add_rows, range, weigh,
+    normalize, scale, combine, sums, add_sums, add_moments, add_rows, coded, range, weigh,
 };
 
 } // namespace actnn

@@ -20,6 +20,7 @@ constexpr float REACH = 2.0f;
 constexpr float UNITS_OF_REACH = 3.0f;
 constexpr float UNITS_ABOVE_ZERO = 6.0f;
 constexpr float MOST_BENT = 0x1p60f;    // what lies further out poisons its group: nothing decoded then overflows
+constexpr float MOST_SLOPE = 0x1p118f;  // of larger squared slopes no sum would be finite
 constexpr float LEAST_BENT = 0x1p-126f; // what lies on the positive side is at least that
 constexpr float MARGIN = 0x1p-18f;      // more than inverse_cubic can be off by, relatively
 // Added to the bits of a number divided by 3, some seven eighths of its cube root.
@@ -37,6 +38,16 @@ static inline float inverse_cubic(float y) {
         u = ((square * u) * 2.0f + magnitude) / (square * 3.0f + 1.0f);
     }
     return y < 0 ? -u : u;
+}
+
+// The squared slope of the cubic at y, about: u after one step of Newton's method, which makes it at most a seventh too large.
+static inline float squared_slope(const Slopes &slopes, float y) {
+    const float magnitude = std::abs(y) < MOST_BENT ? std::abs(y) : MOST_BENT;
+    const float root = std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) / 3 + CUBE_ROOT);
+    const float start = magnitude < root ? magnitude : root, square = start * start;
+    const float u = ((square * start) * 2.0f + magnitude) / (square * 3.0f + 1.0f);
+    const float slope = (u * u * 3.0f + 1.0f) * slopes.reach;
+    return slope * slope;
 }
 
 // The unit of a group whose magnitudes have this sum.

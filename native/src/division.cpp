@@ -1,7 +1,9 @@
 // How the planes of a code are divided between its samples: actnn_divide and actnn_encode_divided.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 
 #include "layout.h"
 
@@ -66,9 +68,22 @@ struct Threshold {
     int64_t some;
 };
 
+// Of few keys, by putting them in order.
+constexpr int64_t FEW = 256;
+
+Threshold threshold_of_few(const Gains &gains, int64_t samples, int64_t wanted) {
+    uint64_t keys[FEW] = {};
+    uint64_t *end = keys;
+    for (int64_t n = 0; n < samples; ++n) gains.visit_keys(n, [&](int, uint64_t key) { *end++ = key; });
+    uint64_t *const least = keys + wanted - 1;
+    std::nth_element(keys, least, end, std::greater{});
+    return {*least, ~uint64_t{0}, wanted - std::count_if(keys, end, [&](uint64_t key) { return key > *least; })};
+}
+
 // Find the threshold of the `wanted` largest keys, digit by digit; `wanted` is at least 1 and at most all.
 Threshold threshold_of(const Gains &gains, int64_t samples, int64_t wanted) {
     constexpr int DIGIT = 8;
+    if (samples * gains.steps() <= FEW) return threshold_of_few(gains, samples, wanted);
     Threshold found{0, 0, wanted};
     for (int shift = 64 - DIGIT; shift >= 0; shift -= DIGIT) {
         int64_t counts[1 << DIGIT] = {};

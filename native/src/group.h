@@ -36,12 +36,28 @@ struct Range {
     bool finite;  // of every value, not only of these two
 };
 
+// What the elements of each side count.
+struct Sides {
+    double negative;
+    double positive;
+};
+
+// How much noise in what is coded of an element grows when it is decoded: by the squared slope of the curve there.
+struct Slopes {
+    bool root; // else a cubic of values times `factor`, decoded times `reach`
+    bool affine; // all elements are on the positive side
+    float factor;
+    float reach;
+};
+
+constexpr int WEIGHT_LANES = 8;
+
 // Squares go to this many sums in turn: an order that every instruction set can keep.
 constexpr int SQUARE_LANES = 16;
 
-static inline double sum_of_lanes(const double (&sums)[SQUARE_LANES]) {
+template <class Number, int COUNT> static double sum_of_lanes(const Number (&sums)[COUNT]) {
     double sum = 0;
-    for (const double lane : sums) sum += lane;
+    for (const Number lane : sums) sum += lane;
     return sum;
 }
 
@@ -75,6 +91,10 @@ struct GroupKernels {
     float (*magnitudes)(const float *values, int length);
     // element i goes to sum i % SQUARE_LANES, and these are added in order
     double (*squares)(const float *values, int length);
+    // The squared slopes of each side, and the same times `weights`, which may be NULL. Element i goes to the float32
+    // sum i % WEIGHT_LANES of its side, and these are added in order.
+    void (*slopes)(const Slopes &slopes, const float *values, const float *weights, int length, Sides &counted,
+                   Sides &weighted);
 };
 
 extern const GroupKernels scalar_kernels;

@@ -154,7 +154,7 @@ void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_
 const GroupKernels avx2_kernels = {
     avx2::load,          avx2::store,      avx2::fence, avx2::encode, avx2::decode, avx2::encode_mask,
     avx2::mask_of_split, avx2::apply_mask, avx2::range, avx2::count,  avx2::magnitudes,
-    avx2::squares,
+    avx2::squares,       avx2::slopes,
 };
 
 } // namespace actnn

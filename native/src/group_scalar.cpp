@@ -192,6 +192,20 @@ float magnitudes(const float *values, int length) {
     return sums[0];
 }
 
+void slopes(const Slopes &slopes, const float *values, const float *weights, int length, Sides &counted,
+            Sides &weighted) {
+    float counts[2][WEIGHT_LANES] = {}, sums[2][WEIGHT_LANES] = {};
+    for (int i = 0; i < length; ++i) {
+        const float square = slopes.root ? 4.0f * values[i] : squared_slope(slopes, values[i] * slopes.factor);
+        const float count = square < MOST_SLOPE ? square : MOST_SLOPE;
+        const bool positive = slopes.affine || !(values[i] <= 0);
+        counts[positive][i % WEIGHT_LANES] += count;
+        sums[positive][i % WEIGHT_LANES] += weights ? count * weights[i] : count;
+    }
+    counted = {sum_of_lanes(counts[0]), sum_of_lanes(counts[1])};
+    weighted = {sum_of_lanes(sums[0]), sum_of_lanes(sums[1])};
+}
+
 double squares(const float *values, int length) {
     double sums[SQUARE_LANES] = {};
     for (int i = 0; i < length; ++i) {
@@ -283,6 +297,7 @@ void decode(const Words &words, GroupKey key, int part, const uint8_t *scales, c
 
 const GroupKernels scalar_kernels = {
     load, store, fence, encode, decode, encode_mask, mask_of_split, apply_mask, range, count, magnitudes, squares,
+    slopes,
 };
 
 } // namespace actnn

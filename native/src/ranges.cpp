@@ -95,9 +95,6 @@ class SampledInput {
     const Input &input_;
 };
 
-// A squared slope is at most that: of larger ones no sum would be a finite float.
-constexpr double MOST_SLOPE = 0x1p118;
-
 struct Ranges {
     Sides counted{};
     Sides weighted{};
@@ -166,14 +163,11 @@ class RangesReader {
     // What is coded, in an array.
     const float *coded_values(const float *values, int64_t place, int length) {
         if (!parameters_) return values;
-        visit_elements(parameters_->of(place, length), length, [&](int i, const float (&parameters)[3]) {
-            const auto [mean, inverse, threshold] = parameters;
-            coded_[i] = (values[i] - mean) * inverse - threshold;
-        });
+        call_.kernels.coded(values, parameters_->of(place, length), length, coded_);
         return coded_;
     }
 
-    // Along a curve an element counts by its squared slope. One loop for all instruction sets keeps their bits equal.
+    // Along a curve an element counts by its squared slope.
     void read_curved(const float *values, int64_t place, int length, Ranges &ranges) {
         const bool root = call_.curve == ACTNN_ROOT;
         const float unit = call_.unit ? unit_of(call_.groups.magnitudes(values, length), length) : 1.0f;
@@ -184,27 +178,21 @@ class RangesReader {
         range.lowest = bent(range.lowest);
         range.highest = bent(range.highest);
         const Sides squares = squares_of(range);
-        // by itself, so that compilers make vectors of it
-        for (int i = 0; i < length; ++i) {
-            const float u = root ? values[i] : inverse_cubic(values[i] * factor);
-            slopes_[i] = root ? 4.0f * u : (u * u * 3.0f + 1.0f) * reach;
-        }
-        double counted[2] = {}, weighted[2] = {};
-        const auto count = [&](int i, double weight) {
-            const double slope = slopes_[i];
-            const double square = std::min(root ? slope : slope * slope, MOST_SLOPE);
-            const bool positive = call_.affine() || !(values[i] <= 0);
-            counted[positive] += square;
-            weighted[positive] += square * weight;
-        };
-        if (weights_) {
-            visit_elements(weights_->of(place, length), length,
-                           [&](int i, const float (&weight)[1]) { count(i, static_cast<double>(weight[0])); });
-        } else {
-            for (int i = 0; i < length; ++i) count(i, 1);
-        }
-        add(squares, {counted[0], counted[1]}, ranges.counted);
-        add(squares, {weighted[0], weighted[1]}, ranges.weighted);
+        Sides counted, weighted;
+        call_.groups.slopes({root, call_.affine(), factor, reach}, values, weights_ ? spread_weights(place, length) : nullptr,
+                            length, counted, weighted);
+        add(squares, counted, ranges.counted);
+        add(squares, weighted, ranges.weighted);
+    }
+
+    // The weight of every element, in an array.
+    const float *spread_weights(int64_t place, int length) {
+        const Spread<1> spread = weights_->of(place, length);
+        if (spread.inner == 0) return spread.arrays[0];
+        visit_runs(call_.rule.weighted, place, length, [&](int64_t channel, int start, int stop) {
+            std::fill(own_weights_ + start, own_weights_ + stop, spread.arrays[0][channel]);
+        });
+        return own_weights_;
     }
 
     Sides squares_of(const Range &range) const {
@@ -239,7 +227,7 @@ class RangesReader {
     uint8_t mask_[PLANE_BYTES];
     alignas(64) float buffer_[GROUP];
     alignas(64) float coded_[GROUP];
-    alignas(64) float slopes_[GROUP];
+    alignas(64) float own_weights_[GROUP];
 };
 
 struct Energy {

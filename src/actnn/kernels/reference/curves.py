@@ -27,13 +27,13 @@ def cubic(u: Array) -> Array:
     return u * (u * u + 1.0)
 
 
-def inverse_cubic(arrays: Arrays, y: Array) -> Array:
-    """Return the u of which y, at most MOST_BENT, is the cubic, by three steps of Newton's method."""
+def inverse_cubic(arrays: Arrays, y: Array, steps: int = 3) -> Array:
+    """Return the u of which y, at most MOST_BENT, is the cubic, by so many steps of Newton's method."""
     magnitude = abs(y)
     magnitude = arrays.where(magnitude < MOST_BENT, magnitude, MOST_BENT)
     root = arrays.bits_float(arrays.float_bits(magnitude) // 3 + CUBE_ROOT)
     u = arrays.where(magnitude < root, magnitude, root)
-    for _ in range(3):
+    for _ in range(steps):
         square = u * u
         u = ((square * u) * 2.0 + magnitude) / (square * 3.0 + 1.0)
     return arrays.where(y < 0, -u, u)

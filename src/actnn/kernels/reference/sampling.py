@@ -13,6 +13,9 @@ from actnn.kernels.reference.numbers import divide, filled
 
 # where a slope is larger than that, its square, sums of it would not be finite
 MOST_SLOPE = 2.0**118
+# of Newton's method for the slope of an element: its square is too large by a seventh at most, which hardly counts in
+# a sum
+SLOPE_STEPS = 1
 
 
 def ranges(
@@ -72,7 +75,7 @@ def bent_ends(arrays: Arrays, x: Array, inside: Array, layout: AnyLayout) -> tup
         return arrays.sqrt(ends), 4.0 * x
     reach = reach_of(layout.family, group_unit(arrays, x, inside) if layout.family.unit else None, x[..., :1])
     factor = divide(1.0, reach)
-    u = inverse_cubic(arrays, x * factor)
+    u = inverse_cubic(arrays, x * factor, SLOPE_STEPS)
     slope = (u * u * 3.0 + 1.0) * reach
     return inverse_cubic(arrays, ends * factor), slope * slope
 

@@ -21,13 +21,13 @@ def cubic(u):
 
 
 @triton.jit
-def inverse_cubic(y):
-    """Return the u of which y, at most MOST_BENT, is the cubic, by three steps of Newton's method."""
+def inverse_cubic(y, STEPS: tl.constexpr = 3):
+    """Return the u of which y, at most MOST_BENT, is the cubic, by so many steps of Newton's method."""
     magnitude = tl.abs(y)
     magnitude = tl.where(magnitude < MOST_BENT, magnitude, MOST_BENT)
     root = (magnitude.to(tl.uint32, bitcast=True) // 3 + CUBE_ROOT).to(tl.float32, bitcast=True)
     u = tl.where(magnitude < root, magnitude, root)
-    for _ in tl.static_range(3):
+    for _ in tl.static_range(STEPS):
         square = u * u
         u = tl.div_rn((square * u) * 2.0 + magnitude, square * 3.0 + 1.0)
     return tl.where(y < 0, -u, u)

@@ -6,13 +6,13 @@ Sums have two stages: every program leaves a number, and one program a sample ad
 import triton
 import triton.language as tl
 
-from actnn.kernels.reference.sampling import MOST_SLOPE
+from actnn.kernels.reference import sampling
 from actnn.kernels.triton.device.curves import group_unit, inverse_cubic, reach_of
 from actnn.kernels.triton.device.kernel import AFFINE, CUBIC, LINEAR, ROOT, TWO_SIDED, kernel
 from actnn.kernels.triton.device.numbers import ends, finite, float_of, widened
 from actnn.kernels.triton.device.places import load_tile, octets, tile_channels
 
-MOST = tl.constexpr(MOST_SLOPE)
+MOST, SLOPE_STEPS = tl.constexpr(sampling.MOST_SLOPE), tl.constexpr(sampling.SLOPE_STEPS)
 # where the values that are measured come from
 PLAIN, BY_CHANNEL, BY_ROW = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
@@ -36,7 +36,7 @@ def counts(x, unit, FORM: tl.constexpr):
         else:
             reach = reach_of(unit, FORM)
             factor = tl.div_rn(tl.full(unit.shape, 1.0, tl.float32), reach)[:, None, None]
-            u = inverse_cubic(x * factor)
+            u = inverse_cubic(x * factor, SLOPE_STEPS)
             slope = (u * u * 3.0 + 1.0) * reach[:, None, None]
             slope = slope * slope
         return tl.where(slope <= MOST, slope, MOST)
