@@ -158,7 +158,7 @@ class Reading:
     def observe_weight(self, site: Site, of_weight: Array | None) -> None:
         """Tell the planner the gradient of the weight with which a map at ``site`` read this activation."""
         planner = site.session.planner
-        if of_weight is not None and planner.active and planner.observing:
+        if of_weight is not None and planner.active and planner.weighing:
             planner.energy(site, self.energies(site, of_weight, False))
 
     def energies(self, site: Site, values: Array, batched: bool) -> Span:

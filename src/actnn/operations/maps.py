@@ -42,8 +42,7 @@ class ReadTransfer:
 def note_source(tensors: Tensors, site: Site, y: Array, measure: Callable[[], ReadTransfer]) -> None:
     """Let a BatchNorm that reads ``y`` find the map that made it, and how that map hands noise on to its weights.
 
-    ``measure`` computes that. Called in training, where the weight learns and widths are
-    planned.
+    ``measure`` computes that. Called in training, where the weight learns and the planner ``traces``.
     """
     planner = site.session.planner
     site.session.tags.current(tensors, y, tensors.form(y)).source = site

@@ -91,7 +91,8 @@ def batch_norm(
         return None
     if session.closed:
         session.check_open()
-    site.below = tag.source
+    if session.planner.traces:
+        site.below = tag.source
     call = Normalizing(tensors, site, plan, epsilon, exact, exact_bytes, running, shared, processes, overwrites)
     y, bypass = apply(x, *parameters, call)
     if call.kept is not None and session.policy.share_codes and tensors.recorded(y):

@@ -55,9 +55,13 @@ MOST_STRIDE = 8
 HANDED_DOWN = 10.0
 # steps after which what changes slowly is measured again
 RENEWED = 128
-# steps in which gradients are measured: the first ones, and then one of so many
+# steps in which gradients are measured: the first ones, then one of so many, and later, when they change less, fewer
 FIRST_STEPS = 4
 OBSERVED = 4
+EARLY_STEPS = 64
+OBSERVED_LATER = 8
+# observed steps in which gradients of weights are measured, too: their squares change slowly
+WEIGHED = 2
 # codes of one site that are remembered until a forward begins: where parts of a model train alone, none ever does
 MOST_CODES = 64
 MOST_PENDING = 4096
@@ -78,7 +82,9 @@ class Planner:
         # changes whenever sites may have other numbers of planes than before
         self.epoch = 0
         self.active = policy.adaptive or memory is not None
-        self.observing = True
+        # whether this step's gradients are measured, those of weights too, and who made what is normalised
+        self.observing = self.weighing = True
+        self.traces = self.active
         self._predictions: dict[str, float] | None = None
         # what this step measured, and what steps before it did whose numbers have not arrived yet
         self._unread = Unread()
@@ -289,7 +295,8 @@ class Planner:
 
     def is_time(self, site: Learnt) -> bool:
         """Tell whether what changes slowly is to be measured again: not at all sites in the same step."""
-        return self._steps > 0 and (self._steps + site.index) % RENEWED == 0
+        # in steps that are observed: in others nobody would ask
+        return self._steps > 0 and (self._steps + OBSERVED_LATER * site.index) % RENEWED == 0
 
     def forward_begins(self, indices: Indices | None, settled: bool, kept_bytes: Callable[[], int]) -> None:
         """Learn from the last backward, and decide every site's share."""
@@ -353,8 +360,11 @@ class Planner:
 
     def _decide_observing(self) -> None:
         """Decide whether this step's gradients are measured: samples are seen once an epoch, layers in every step."""
-        always = self._predictions is not None or self.indices is not None
-        self.observing = always or self._steps <= FIRST_STEPS or self._steps % OBSERVED == 0
+        always, steps = self._predictions is not None or self.indices is not None, self._steps
+        apart = OBSERVED if steps <= EARLY_STEPS else OBSERVED_LATER
+        self.observing = always or steps <= FIRST_STEPS or steps % apart == 0
+        self.weighing = self.observing and (steps <= FIRST_STEPS or steps % (WEIGHED * apart) == 0)
+        self.traces = self.active and self.observing
 
     def _add(self, site: Learnt, samples: int, elements: int, fraction: float) -> int:
         """Return the planes, one a sample at most, that a code gets of what it and those before it could not use."""

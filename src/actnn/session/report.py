@@ -42,7 +42,7 @@ class Row:
             site.kind,
             account.exact_bytes,
             account.kept_bytes,
-            tuple(account.readers),
+            account.readers,
             bits,
             account.elements,
             account.signs / max(1, account.elements),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,28 +20,40 @@ CURVED_EXTRA = 3.0
 MOST_PLANS = 64
 
 
-@dataclass(slots=True)
 class Account:
     """What one site kept during one step: bytes with exact training and with codes, and who reads its codes.
 
     ``handed_bytes`` of those kept were to leave memory, and buffers of the sizes ``refused``, to which other threads
     add, did not. ``elements`` were coded in ``planes`` bits all together, of which ``signs`` are there for a mask's
-    sake.
+    sake. Every site opens one in every step: what nobody added to is that of the class.
     """
 
-    exact_bytes: int = 0
-    kept_bytes: int = 0
-    handed_bytes: int = 0
-    refused: list[int] = field(default_factory=list)
-    elements: int = 0
-    planes: int = 0
-    signs: float = 0.0
-    readers: list[str] = field(default_factory=list)
+    exact_bytes = 0
+    kept_bytes = 0
+    handed_bytes = 0
+    refused: list[int] | None = None
+    elements = 0
+    planes = 0
+    signs = 0.0
+    readers: tuple[str, ...] = ()
 
     @property
     def swapped_bytes(self) -> int:
         """How many of the bytes kept are not in memory."""
-        return self.handed_bytes - sum(self.refused)
+        return self.handed_bytes - sum(self.refused or ())
+
+    def state(self) -> dict[str, Any]:
+        """Return the account as plain data."""
+        numbers = ("exact_bytes", "kept_bytes", "handed_bytes", "elements", "planes", "signs")
+        lists = {"refused": list(self.refused or ()), "readers": list(self.readers)}
+        return {name: getattr(self, name) for name in numbers} | lists
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Account:
+        """Return the account that plain data stand for."""
+        account = cls()
+        vars(account).update(state, refused=list(state["refused"]), readers=tuple(state["readers"]))
+        return account
 
 
 @dataclass(slots=True)
@@ -155,6 +168,8 @@ class Site(Learnt):
         if store.keeps_in_place:
             return buffer
         account = self.current_account()
+        if account.refused is None:
+            account.refused = []
         saved = store.put(arrays, buffer, account.refused.append)
         if saved is not buffer:
             account.handed_bytes += len(buffer)
@@ -165,7 +180,7 @@ class Site(Learnt):
         account = self.current_account()
         account.exact_bytes += exact_bytes
         if reader.name not in account.readers:
-            account.readers.append(reader.name)
+            account.readers = (*account.readers, reader.name)
 
     def confirm(self, readers: Readers) -> None:
         """Note, in backward, who read one code of this step; the next forward may expect the same.

@@ -112,11 +112,10 @@ def take(session: Session, state: Mapping[str, Any]) -> None:
 
 def site_state(site: Site, transfers: list[Transfer]) -> Plain:
     """Return the state of a site; the transfers that several sites know lie in a list."""
-    account = asdict(site.account)
     return {
         "codes": site.encoded,
         "step": site.step,
-        "account": account,
+        "account": site.account.state(),
         "expected": asdict(site.expected),
         "seen": None if site.seen is None else asdict(site.seen),
         "gradient": site.gradient,
@@ -133,7 +132,7 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
 
 def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequence[Transfer]) -> None:
     """Give a site its state."""
-    site.encoded, site.step, site.account = state["codes"], state["step"], Account(**state["account"])
+    site.encoded, site.step, site.account = state["codes"], state["step"], Account.of(state["account"])
     site.expect(readers_of(state["expected"]))
     site.seen = None if state["seen"] is None else readers_of(state["seen"])
     site.gradient, site.weights = state["gradient"], array_of(state["weights"])

@@ -82,7 +82,7 @@ def release(
 
 def large(x: Tensor) -> bool:
     """Tell whether it may be worth the while to release a tensor."""
-    return not x.is_leaf and x.numel() * x.element_size() >= LARGE_BYTES and x.device.type == "cpu"
+    return x.nbytes >= LARGE_BYTES and not x.is_leaf and x.device.type == "cpu"
 
 
 def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:

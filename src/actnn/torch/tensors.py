@@ -130,7 +130,7 @@ class TorchArrays:
         return x.to(torch.int32).view(torch.float32)
 
     def nbytes(self, x: Tensor) -> int:
-        return x.numel() * x.element_size()
+        return x.nbytes
 
     def detach(self, x: Tensor) -> Tensor:
         return x.detach()

@@ -36,7 +36,7 @@ class CompressedConvolution(Compressed):
         learns = not weight.stop_gradient
         kept = keep(ARRAYS, x, site, self.training) if learns else None
         y = ConvolutionFunction.record(site, x, weight, self.bias, kept, convolution)
-        if learns and self.training and site.session.planner.active:
+        if learns and self.training and site.session.planner.traces:
             note_source(ARRAYS, site, y, lambda: convolution.transfer(x, y, weight))
         return y
 
@@ -144,6 +144,6 @@ class QLinear(Compressed, nn.Linear):
         kept = keep(ARRAYS, input, site, self.training) if learns else None
         y = LinearFunction.record(site, input, weight, self.bias, kept)
         # in an output of more axes, the channels of a BatchNorm are not this layer's features
-        if learns and self.training and len(y.shape) == 2 and site.session.planner.active:
+        if learns and self.training and len(y.shape) == 2 and site.session.planner.traces:
             note_source(ARRAYS, site, y, lambda: transfer(input, y))
         return y

@@ -57,8 +57,11 @@ class Convolution:
         else:
             self._rest = (self.stride, self.padding, self.dilation, self.groups)
         self._on_host, self._weight_numbers = ARRAYS.on_host(x), weight.numel()
-        # by the bytes of a number, and whether in backward
-        self.cut: dict[tuple[int, bool], list[range]] = {}
+        # those of a backward by the bytes of a number, which autocast may change
+        self.cut: dict[int, list[range]] = {}
+        # None where that is one
+        parts = self.parts(x.element_size(), backward=False)
+        self.forward_parts = parts if len(parts) > 1 else None
         self.small = ARRAYS.nbytes(x) <= SMALL_BYTES and site.session.policy.pipeline_threshold is None
         self.coefficient = convolution_coefficient(
             tuple(x.shape[2:]), self.space, self.kernel, *fixed[:3], self.groups, self.transposed
@@ -72,21 +75,24 @@ class Convolution:
             return tuple((size - 1) * s - 2 * p + d * (k - 1) + o + 1 for (size, k, s, p, d), o in added)
         return tuple((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in axes)
 
-    def parts(self, x: Tensor, backward: bool) -> list[range]:
-        """Return the parts of a batch that are worked on one after another, in the precision of ``x``.
+    def parts(self, bytes_each: int, backward: bool) -> list[range]:
+        """Return the parts of a batch that are worked on one after another, in numbers of so many bytes.
 
         On the host torch rearranges input, output and weight for a convolution, and the output again afterwards: as
         much memory as all of them, which parts bound. A backward also decodes its input.
         """
-        key = x.element_size(), backward
-        if key not in self.cut:
-            bytes_each, (samples, elements) = x.element_size(), self.order.rows
-            inputs, outputs = samples * elements, samples * self.outputs * math.prod(self.space)
-            decoded = inputs if backward else 0
-            working, weight = (inputs + outputs + decoded, self._weight_numbers) if self._on_host else (0, 0)
-            sizes = (bytes_each * count for count in (decoded, working, weight))
-            self.cut[key] = self.site.session.pieces(samples, *sizes)
-        return self.cut[key]
+        samples, elements = self.order.rows
+        inputs, outputs = samples * elements, samples * self.outputs * math.prod(self.space)
+        decoded = inputs if backward else 0
+        working, weight = (inputs + outputs + decoded, self._weight_numbers) if self._on_host else (0, 0)
+        return self.site.session.pieces(samples, *(bytes_each * count for count in (decoded, working, weight)))
+
+    def backward_parts(self, bytes_each: int) -> list[range]:
+        """Return the parts of a backward, which are decided once."""
+        found = self.cut.get(bytes_each)
+        if found is None:
+            found = self.cut[bytes_each] = self.parts(bytes_each, backward=True)
+        return found
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolution."""
@@ -145,8 +151,8 @@ class ConvolutionFunction(KeepingFunction):
     ) -> Tensor:
         ctx.site, ctx.convolution = convolution.site, convolution
         save(ctx, weight, kept)
-        parts = convolution.cut.get((x.element_size(), False)) or convolution.parts(x, backward=False)
-        if len(parts) == 1:
+        parts = convolution.forward_parts
+        if parts is None:
             return convolution(x, weight, bias)
         return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias))
 
@@ -158,12 +164,12 @@ class ConvolutionFunction(KeepingFunction):
         convolution: Convolution = ctx.convolution
         if weight.dtype != grad.dtype:
             weight = weight.to(grad.dtype)
-        parts = convolution.cut.get((grad.element_size(), True)) or convolution.parts(grad, backward=True)
+        parts = convolution.backward_parts(grad.element_size())
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
             x = ctx.reading.whole(ctx.site, saved, grad)
             found = convolution.gradients(grad, x, weight, need_bias)
-            if convolution.site.session.planner.active:
+            if convolution.site.session.planner.traces:
                 ctx.reading.observe(ctx.site, grad, convolution.coefficient)
                 ctx.reading.observe_weight(ctx.site, found[1])
             return *found, None, None

@@ -83,7 +83,7 @@ class Compressed(CompressedLayer):
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
         if not (torch.is_grad_enabled() and self.site.compresses) or (type(x) is not Tensor and symbolic(x)):
             return False
-        if traced() or 0 in x.shape:
+        if traced() or x.numel() == 0:
             return False
         if x.requires_grad:
             return True

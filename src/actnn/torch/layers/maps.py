@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -55,9 +54,12 @@ class CompressedConvolution(Compressed):
             batch = x.unsqueeze(0)
             form = ARRAYS.form(batch)
         kept = keep(ARRAYS, batch, site, training, form) if learns else None
-        with torch.backends.cudnn.flags(benchmark=site.session.policy.cudnn_benchmark) if x.is_cuda else NOTHING:
-            y: Tensor = ConvolutionFunction.record(batch, weight, bias, kept, convolution)
-        if learns and training and site.session.planner.active:
+        if x.is_cuda:
+            with torch.backends.cudnn.flags(benchmark=site.session.policy.cudnn_benchmark):
+                y: Tensor = ConvolutionFunction.record(batch, weight, bias, kept, convolution)
+        else:
+            y = ConvolutionFunction.record(batch, weight, bias, kept, convolution)
+        if learns and training and site.session.planner.traces:
             note_source(ARRAYS, site, y, lambda: convolution.transfer(batch, y, weight))
         return y if batch is x else y.squeeze(0)
 
@@ -70,9 +72,6 @@ class CompressedConvolution(Compressed):
                 f"{self.site.name!r} was given an input of shape {tuple(x.shape)}: expected {self.in_channels} "
                 f"channels and {rank} further axes, with or without a batch axis."
             )
-
-
-NOTHING = nullcontext()
 
 
 class ForwardConvolution(CompressedConvolution):
@@ -189,6 +188,6 @@ class QLinear(Compressed, nn.Linear):
         kept = keep(ARRAYS, input, site, self.training) if learns else None
         y: Tensor = LinearFunction.record(input, weight, bias, kept, site)
         # in an output of more axes, the channels of a BatchNorm are not this layer's features
-        if learns and self.training and y.dim() == 2 and site.session.planner.active:
+        if learns and self.training and y.dim() == 2 and site.session.planner.traces:
             note_source(ARRAYS, site, y, lambda: transfer(input, y))
         return y
