@@ -39,7 +39,7 @@ NO_STATE = {
         *("session", "name", "kind", "index", "group", "batch_norm", "extra", "bits", "adaptive", "compresses"),
         *("plans", "_own_bits", "_family", "of_values", "of_rectified"),
         # looked at anew where it is not known, or set again by the first call of the function
-        *("noise", "fixed", "parameter"),
+        *("fixed", "parameter"),
     },
     "planner": {
         *(

@@ -33,8 +33,9 @@ LEAST_VARIANCE = 0.02
 NOISE_OF_LOGITS = 0.05 / LEAST_VARIANCE
 # the noise, over the mean square of an input, with which it is measured how much of it goes on
 PROBE = 1e-3
-# codes of queries after which the noise of an accelerator's is looked at again
+# codes of queries after which the noise of logits is looked at again, and the samples that tell it
 RENEWED = 64
+FEW_SAMPLES = 4
 
 
 class AttentionSites(NamedTuple):
@@ -87,29 +88,38 @@ class Inputs:
     ) -> bool:
         """Tell whether noise in queries and keys counts in their products times ``scale``.
 
-        Of an accelerator it is known some steps later, and changes slowly: until then it counts.
+        It changes slowly while codes have as many planes, and is measured seldom, on few samples. Of an accelerator it
+        is known some steps later: until then it counts.
         """
         site, reading = self._sites.query, self._readings[0]
         assert reading is not None
-        tensors = reading.order.tensors
-        if tensors.on_host(decoded[0]):
-            noise = self._noise_of_logits(fetched, decoded, samples, scale)
-            return noise is not None and float(noise) > LEAST_VARIANCE
+        planes = sum(each.layout.planes for each in self._readings[:VALUE] if each is not None and each.layout)
+        known = site.noise
         first = samples is None or samples.start == 0
-        if first and (site.noise is None or site.encoded % RENEWED == 0):
-            noise = self._noise_of_logits(fetched, decoded, samples, scale)
-            if noise is None:
-                site.noise = 0.0
-            else:
-                self._learn_noise(site, tensors, noise)
-        return site.noise is None or site.noise > LEAST_VARIANCE
+        if first and (known is None or known[0] != planes or site.encoded % RENEWED == 0):
+            self._measure_noise(planes, fetched, decoded, scale)
+            known = site.noise
+        return known is None or known[1] > LEAST_VARIANCE
 
-    def _learn_noise(self, site: Site, tensors: Tensors, noise: Array) -> None:
+    def _measure_noise(
+        self, planes: int, fetched: Sequence[list[Array]], decoded: Sequence[Array], scale: float
+    ) -> None:
+        """Let the site know the noise of logits, from the first samples of a batch."""
+        site, reading = self._sites.query, self._readings[0]
+        assert reading is not None
+        samples = None
+        if all(each is not None and each.order.batched for each in self._readings[:VALUE]):
+            samples = range(min(FEW_SAMPLES, *(len(x) for x in decoded)))
+            decoded = [x[: samples.stop] for x in decoded]
+        noise = self._noise_of_logits(fetched, decoded, samples, scale)
+        if noise is None:
+            site.noise = planes, 0.0
+            return
         planner = site.session.planner
-        held = planner.hold(tensors, noise)
+        held = planner.hold(reading.order.tensors, noise)
 
         def note() -> None:
-            site.noise = float(held())
+            site.noise = planes, float(held())
 
         planner.tell(held, note)
 

@@ -22,9 +22,9 @@ class Learnt:
     by the sides of their values. ``share`` is the family and the average width that it was given of the budget.
     ``transfer`` is how a map hands noise on to its weights, ``below`` the map whose output a BatchNorm reads, and
     ``handed_down`` what noise in the BatchNorm costs it, found with the ``transfer`` that the BatchNorm then remembers.
-    ``passing`` is how much of the relative noise of an input an attention hands on to gradients, ``noise`` the variance
-    of that in its logits, where an accelerator told it. A ``depthwise`` convolution has one filter for each channel of
-    its input.
+    ``passing`` is how much of the relative noise of an input an attention hands on to gradients, ``noise`` the planes
+    of queries and keys when that of its logits was measured, and its variance. A ``depthwise`` convolution has one
+    filter for each channel of its input.
     """
 
     def __init__(self, name: str, index: int, group: int, bits: float, adaptive: bool) -> None:
@@ -39,7 +39,7 @@ class Learnt:
         self.handed_down: float | None = None
         self.passing: float | None = None
         self.depthwise = False
-        self.noise: float | None = None
+        self.noise: tuple[int, float] | None = None
 
     def asked(self, family: Family) -> float:
         """Return the planes that the settings ask of a code of this family, on average."""

@@ -126,6 +126,7 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
         "handed_down": site.handed_down,
         "energy": site.energy,
         "passing": site.passing,
+        "noise": None if site.noise is None else list(site.noise),
         "depthwise": site.depthwise,
     }
 
@@ -144,6 +145,8 @@ def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequen
     # states once did not tell these
     site.energy, site.passing = state.get("energy"), state.get("passing")
     site.depthwise = state.get("depthwise", False)
+    noise = state.get("noise")
+    site.noise = None if noise is None else (noise[0], noise[1])
 
 
 def readers_of(state: Plain) -> Readers:
