@@ -43,8 +43,6 @@ template <bool sided> class VectorThresholds {
     __m256 zero_, above_, below_;
 };
 
-// Up to this width every bit of a word is found by one threshold; beyond, words are guessed, and two thresholds asked.
-constexpr int MOST_SEARCHED = 4;
 constexpr int VECTORS = BLOCK / LANES;
 
 __m256 cubic_of(__m256 t) {
@@ -54,11 +52,14 @@ __m256 cubic_of(__m256 t) {
 // Finds the words of elements, a vector at a time, by halves of what is left.
 template <int bits, bool sided> class Search {
   public:
-    explicit Search(const VectorThresholds<sided> &thresholds) {
+    explicit Search(const VectorThresholds<sided> &thresholds) : thresholds_(thresholds) {
         const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        for (int depth = 0; depth < bits; ++depth) {
+        for (int depth = 0; depth < bits && depth <= TABLED; ++depth) {
             const __m256i known = _mm256_and_si256(lane, _mm256_set1_epi32((1 << depth) - 1));
             tables_[depth] = thresholds.bases(middle(known, depth));
+        }
+        if constexpr (bits > TABLED) {
+            upper_half_ = thresholds.bases(middle(_mm256_add_epi32(lane, _mm256_set1_epi32(LANES)), TABLED));
         }
         if constexpr (bits > 1) {
             upper_ = _mm256_permutevar8x32_ps(tables_[1], _mm256_set1_epi32(1));
@@ -67,20 +68,14 @@ template <int bits, bool sided> class Search {
     }
 
     // Write the words of a block. Vectors take turns: each operation has to wait for the one before it.
-    void find(const __m256 (&y)[VECTORS], const __m256 (&dither)[VECTORS], const __m256i (&)[VECTORS],
-              uint8_t *planes) const {
+    void find(const __m256 (&y)[VECTORS], const __m256 (&dither)[VECTORS], uint8_t *planes) const {
         __m256i known[VECTORS];
         __m256 beyond[VECTORS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int depth = 0; depth < bits; ++depth) {
             __m256 t[VECTORS];
             uint32_t plane = 0;
-            for (int i = 0; i < VECTORS; ++i) {
-                __m256 base = tables_[depth];
-                if (depth == 1) base = _mm256_blendv_ps(base, upper_, beyond[i]);
-                if (depth > 1) base = _mm256_permutevar8x32_ps(base, known[i]);
-                t[i] = _mm256_add_ps(base, dither[i]);
-            }
+            for (int i = 0; i < VECTORS; ++i) t[i] = _mm256_add_ps(base_of(depth, known[i], beyond[i]), dither[i]);
             for (int i = 0; i < VECTORS; ++i) t[i] = cubic_of(t[i]);
             for (int i = 0; i < VECTORS; ++i) {
                 beyond[i] = _mm256_cmp_ps(y[i], t[i], _CMP_GT_OQ);
@@ -94,99 +89,30 @@ template <int bits, bool sided> class Search {
     }
 
   private:
+    // The depth at which a table takes two vectors; beyond it thresholds are computed.
+    static constexpr int TABLED = 4;
+
+    // The thresholds at some depth, of words of which the bits before are known; `beyond` is the last of them.
+    __m256 base_of(int depth, __m256i known, __m256 beyond) const {
+        if (depth == 0) return tables_[0];
+        if (depth == 1) return _mm256_blendv_ps(tables_[1], upper_, beyond);
+        if (depth > TABLED) return thresholds_.bases(middle(known, depth));
+        // a permutation looks at the lowest three bits of a lane only
+        const __m256 base = _mm256_permutevar8x32_ps(tables_[depth], known);
+        if (depth < TABLED) return base;
+        const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(known, 28));
+        return _mm256_blendv_ps(base, _mm256_permutevar8x32_ps(upper_half_, known), upper);
+    }
+
     // The word in the middle of those that begin with the bits that are known.
     static __m256i middle(__m256i known, int depth) {
         const __m256i next = _mm256_add_epi32(_mm256_add_epi32(known, known), _mm256_set1_epi32(1));
         return _mm256_slli_epi32(next, bits - 1 - depth);
     }
 
-    __m256 tables_[bits];
-    __m256 upper_ = _mm256_setzero_ps();
-};
-
-// The u of a cubic, almost.
-__m256 inverse_of(__m256 y) {
-    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f), three = _mm256_set1_ps(3.0f);
-    const __m256 magnitude = _mm256_andnot_ps(sign, y);
-    const __m256 third = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_castps_si256(magnitude)), _mm256_set1_ps(1.0f / 3));
-    const __m256i root = _mm256_add_epi32(_mm256_cvtps_epi32(third), _mm256_set1_epi32(static_cast<int>(CUBE_ROOT)));
-    __m256 u = _mm256_min_ps(magnitude, _mm256_castsi256_ps(root));
-    for (int k = 0; k < 3; ++k) {
-        const __m256 square = _mm256_mul_ps(u, u);
-        const __m256 above = _mm256_fmadd_ps(_mm256_add_ps(square, square), u, magnitude);
-        const __m256 below = _mm256_fmadd_ps(square, three, one);
-        u = k < 2 ? _mm256_mul_ps(above, _mm256_rcp_ps(below)) : _mm256_div_ps(above, below);
-    }
-    return _mm256_or_ps(u, _mm256_and_ps(sign, y));
-}
-
-// Guesses the words of elements, and asks whether they are right.
-template <int bits, bool sided> class Guess {
-  public:
-    Guess(const Words &words, const Scales &scales, const Thresholds &thresholds)
-        : words_(words), thresholds_(thresholds), vectors_(words, thresholds),
-          zero_(_mm256_set1_ps(thresholds.zero)),
-          above_(_mm256_set1_ps(factor_of(words.positive(), scales.second))),
-          below_(_mm256_set1_ps(sided ? factor_of(words.negative, scales.first) : 0.0f)) {}
-
-    void find(const __m256 (&y)[VECTORS], const __m256 (&dither)[VECTORS], const __m256i (&noise)[VECTORS],
-              uint8_t *planes) const {
-        alignas(32) int32_t found[BLOCK];
-        for (int i = 0; i < VECTORS; ++i) {
-            const __m256i word = guess(y[i], noise[i]), next = _mm256_add_epi32(word, _mm256_set1_epi32(1));
-            const __m256 reached = _mm256_cmp_ps(y[i], threshold(word, dither[i]), _CMP_GT_OQ);
-            const __m256 beyond = _mm256_cmp_ps(y[i], threshold(next, dither[i]), _CMP_GT_OQ);
-            // every value has the first word at least, and the last one at most
-            const __m256i first = _mm256_cmpeq_epi32(word, _mm256_setzero_si256());
-            const __m256i last = _mm256_cmpeq_epi32(word, _mm256_set1_epi32((1 << bits) - 1));
-            const __m256 right = _mm256_andnot_ps(_mm256_andnot_ps(_mm256_castsi256_ps(last), beyond),
-                                                  _mm256_or_ps(reached, _mm256_castsi256_ps(first)));
-            _mm256_store_si256(reinterpret_cast<__m256i *>(found + i * LANES), word);
-            if (_mm256_movemask_ps(right) != 0xff) search(y[i], dither[i], found + i * LANES);
-        }
-        __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(load(found), load(found + LANES)),
-                                            _mm256_packus_epi32(load(found + 2 * LANES), load(found + 3 * LANES)));
-        bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        for (int k = 0; k < bits; ++k) {
-            const int plane = _mm256_movemask_epi8(_mm256_slli_epi16(bytes, 7 - k));
-            store_word(static_cast<uint32_t>(plane), planes + k * PLANE_BYTES);
-        }
-    }
-
-  private:
-    static __m256i load(const int32_t *place) { return _mm256_load_si256(reinterpret_cast<const __m256i *>(place)); }
-
-    __m256i guess(__m256 y, __m256i noise) const {
-        const __m256 u = inverse_of(y);
-        const __m256i most = _mm256_set1_epi32((1 << bits) - 1), nothing = _mm256_setzero_si256();
-        const __m256 negative = _mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_LE_OQ);
-        const __m256 factor = !sided ? above_ : _mm256_blendv_ps(above_, below_, negative);
-        const __m256 offset = !sided ? _mm256_sub_ps(u, zero_) : _mm256_andnot_ps(_mm256_set1_ps(-0.0f), u);
-        const __m256i position = _mm256_cvtps_epi32(_mm256_mul_ps(offset, factor));
-        __m256i word = _mm256_srai_epi32(_mm256_add_epi32(position, noise), 16);
-        if constexpr (sided) {
-            // N + q, and N - 1 - q = N + ~q
-            word = _mm256_add_epi32(_mm256_xor_si256(word, _mm256_castps_si256(negative)),
-                                    _mm256_set1_epi32(words_.negative));
-        }
-        return _mm256_max_epi32(_mm256_min_epi32(word, most), nothing);
-    }
-
-    __m256 threshold(__m256i word, __m256 dither) const {
-        return cubic_of(_mm256_add_ps(vectors_.bases(word), dither));
-    }
-
-    void search(__m256 y, __m256 dither, int32_t *found) const {
-        alignas(32) float values[LANES], noise[LANES];
-        _mm256_store_ps(values, y);
-        _mm256_store_ps(noise, dither);
-        for (int i = 0; i < LANES; ++i) found[i] = cubic_word(bits, thresholds_, values[i], noise[i]);
-    }
-
-    Words words_;
-    Thresholds thresholds_;
-    VectorThresholds<sided> vectors_;
-    __m256 zero_, above_, below_;
+    VectorThresholds<sided> thresholds_;
+    __m256 tables_[bits < TABLED + 1 ? bits : TABLED + 1];
+    __m256 upper_ = _mm256_setzero_ps(), upper_half_ = _mm256_setzero_ps();
 };
 
 // Where the side of an element comes from.
@@ -203,14 +129,8 @@ template <int bits, Side side, bool noisy>
 void quantize(const Words &words, const Scales &scales, GroupKey key, float factor, const float *values,
               const Ahead &ahead, const uint8_t *given, uint8_t *planes) {
     const Thresholds thresholds(words, scales);
-    const auto finder = [&] {
-        constexpr bool sided = side != Side::NONE;
-        if constexpr (bits <= MOST_SEARCHED) {
-            return Search<bits, sided>(VectorThresholds<sided>(words, thresholds));
-        } else {
-            return Guess<bits, sided>(words, scales, thresholds);
-        }
-    }();
+    constexpr bool sided = side != Side::NONE;
+    const Search<bits, sided> search(VectorThresholds<sided>(words, thresholds));
     const __m256 of_reach = _mm256_set1_ps(factor), infinity = _mm256_set1_ps(std::numeric_limits<float>::infinity());
     const __m256 above = _mm256_set1_ps(-2 * thresholds.above), below = _mm256_set1_ps(2 * thresholds.below);
     const __m256 least = _mm256_set1_ps(LEAST_BENT), nothing = _mm256_setzero_ps();
@@ -222,13 +142,12 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, float fact
             if (ahead.write) __builtin_prefetch(ahead.write + FLOATS_AHEAD_OF_WRITING + block * BLOCK + line, 1);
         }
         __m256 y[VECTORS], dither[VECTORS];
-        __m256i noise[VECTORS];
         for (int i = 0; i < VECTORS; ++i) {
             const __m256 x = _mm256_loadu_ps(values + block * BLOCK + i * LANES);
-            noise[i] = _mm256_set1_epi32(1 << 15);
+            __m256i noise = _mm256_set1_epi32(1 << 15);
             if constexpr (noisy) {
                 const __m256i hash = hashes[2 * block + i / 2];
-                noise[i] = i % 2 == 0 ? low_noise(hash) : high_noise(hash);
+                noise = i % 2 == 0 ? low_noise(hash) : high_noise(hash);
             }
             y[i] = _mm256_mul_ps(x, of_reach);
             __m256 step = above;
@@ -238,9 +157,9 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, float fact
                 y[i] = _mm256_max_ps(y[i], _mm256_blendv_ps(_mm256_sub_ps(nothing, infinity), least, positive));
                 if constexpr (side == Side::GIVEN) y[i] = _mm256_min_ps(y[i], _mm256_and_ps(infinity, positive));
             }
-            dither[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(noise[i]), step);
+            dither[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(noise), step);
         }
-        finder.find(y, dither, noise, planes + 4 * block);
+        search.find(y, dither, planes + 4 * block);
     }
 }
 
