@@ -11,7 +11,8 @@ namespace {
 
 SmoothKernel smooth_of(int32_t simd) {
 #ifdef ACTNN_HAS_AVX2
-    if (simd == ACTNN_AVX2) return avx2_smooth;
+    static const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+    if (simd == ACTNN_AVX2) return wide ? avx512_smooth : avx2_smooth;
 #endif
     (void)simd;
     return scalar_smooth;

@@ -38,6 +38,9 @@ void scalar_smooth(int function, const SmoothGroup &group, const float *u, const
 void avx2_smooth(int function, const SmoothGroup &group, const float *u, const float *gamma, const float *beta,
                  const float *corrections, const float *grad, int length, float *out);
 
+void avx512_smooth(int function, const SmoothGroup &group, const float *u, const float *gamma, const float *beta,
+                   const float *corrections, const float *grad, int length, float *out);
+
 // Squared slopes and corrections beyond these would make an infinity of what is then multiplied by 0.
 constexpr float MOST_SMOOTH_SLOPE = 0x1p118f;
 constexpr float MOST_CORRECTION = 0x1p100f;
