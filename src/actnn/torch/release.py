@@ -7,14 +7,14 @@ NOTE [Early release]
 2. All references must be accounted for: those that calls of modules make, with hooks of ours and without, are counted
    once with calls of which all is known; a variable holds one more.
 3. A convolution does the same with its own input, which may be read no more while the block goes on.
-4. Modules whose hooks would see their arguments afterwards are left alone, and so is everything while a debugger
-   watches.
+4. Modules whose hooks would see their arguments afterwards are left alone, and so is everything while somebody watches
+   (``callers.observed``). Hooks may come and go, so they are asked for at each call.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actnn.torch.callers import VARIABLE, held_by, variables_of
+from actnn.torch.callers import holds, observed, variables_of
 from actnn.torch.holders import LARGE_BYTES, alone
+from actnn.torch.instructions import Call, call_at
 
 CALL, WRAPPED = nn.Module._call_impl.__code__, nn.Module._wrapped_call_impl.__code__
 # where a module has hooks, a function within runs them
@@ -31,7 +32,8 @@ INNER = next(part for part in CALL.co_consts if isinstance(part, CodeType) and p
 # functions further up that may hold a tensor: a block in a sequence, in a stage, in a model
 MOST_LEVELS = 3
 
-Known = dict[tuple[int, ...], tuple[tuple[CodeType, ...], bool]]
+# what the instructions of functions tell that call one another, by their addresses and places
+Known = dict[tuple[int, ...], tuple[tuple[CodeType, ...], tuple[Call | None, ...]]]
 
 
 def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Known) -> None:
@@ -59,7 +61,7 @@ def release(
 
     ``expected`` are those of a call of ``module`` with a variable; ``levels`` is what ``callers`` yields.
     """
-    if sys.gettrace() is not None or not alone(x):
+    if not alone(x) or observed():
         return
     frames: list[FrameType] = []
     for caller, hooked in levels:
@@ -75,14 +77,15 @@ def release(
     key = tuple(number for frame in frames for number in (id(frame.f_code), frame.f_lasti))
     found = known.get(key)
     if found is None or found[0] != codes:
-        found = known[key] = codes, forgotten(module, frames, x, own)
-    if found[1]:
+        found = known[key] = codes, tuple(call_at(frame.f_code, frame.f_lasti) for frame in frames)
+    if forgotten(module, frames, found[1], x, own):
         x.data = x.new_empty(0)
 
 
 def large(x: Tensor) -> bool:
     """Tell whether it may be worth the while to release a tensor."""
-    return x.nbytes >= LARGE_BYTES and not x.is_leaf and x.device.type == "cpu"
+    # a sparse tensor has no number of bytes
+    return x.layout is torch.strided and x.nbytes >= LARGE_BYTES and not x.is_leaf and x.device.type == "cpu"
 
 
 def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:
@@ -101,17 +104,26 @@ def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:
         frame = frame.f_back
 
 
-def forgotten(module: Any, frames: list[FrameType], x: Tensor, own: type[Any]) -> bool:
+def forgotten(
+    module: Any, frames: Sequence[FrameType], calls: Sequence[Call | None], x: Tensor, own: type[Any]
+) -> bool:
     """Tell whether each function calls the module within with ``x`` in a variable that it reads no more."""
-    for frame in frames:
-        if not isinstance(module, nn.Module) or module._backward_hooks or module._backward_pre_hooks:
-            return False
-        if not all(type(hook) is own for hook in module._forward_hooks.values()):
-            return False
-        if held_by(frame, module, x) != VARIABLE:
+    if not all(call is not None and call.variable is not None for call in calls):
+        return False
+    for frame, call in zip(frames, calls, strict=True):
+        if seen_afterwards(module, own) or call is None or not holds(frame, call, module, x):
             return False
         (module,) = variables_of(frame, frame.f_code.co_varnames[:1])
     return True
+
+
+def seen_afterwards(module: Any, own: type[Any]) -> bool:
+    """Tell whether anybody but hooks of the class ``own`` would see the arguments of a module that has run."""
+    if not isinstance(module, nn.Module) or module._backward_hooks or module._backward_pre_hooks:
+        return True
+    return nn.modules.module._has_any_global_hook() or not all(
+        type(hook) is own for hook in module._forward_hooks.values()
+    )
 
 
 class Counting:
