@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 
 import pytest
-from overwriting import both, images
+from overwriting import both, images, step
 from torch import nn
 
 from actnn.torch import release
@@ -181,6 +181,26 @@ def test_hooks_see_the_input_as_it_was(place, released):
 
     both(Network(), images(), run=run)
     assert not released["all"]
+
+
+@pytest.mark.parametrize("place", ["stage", "stage.0", "stage.0.conv"])
+def test_hooks_that_are_blind_change_nothing(place, released):
+    class Blind:
+        blind = True
+
+        def __call__(self, *_):
+            return None
+
+    def run(model, x):
+        layer = model.get_submodule(place)
+        handles = [layer.register_forward_pre_hook(Blind()), layer.register_forward_hook(Blind())]
+        results = step(model, x)
+        for handle in handles:
+            handle.remove()
+        return results
+
+    both(Network(), images(), run=run)
+    assert released["all"] == STEPS
 
 
 def test_a_debugger_sees_the_input_as_it_was(released):

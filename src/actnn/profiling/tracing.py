@@ -66,21 +66,11 @@ class Tracer:
     @contextmanager
     def _layers(self) -> Iterator[None]:
         """Annotate every module's forward."""
-        handles, open_spans = [], []
-
-        def begin(name: str) -> Callable[..., None]:
-            def hook(*_: Any) -> None:
-                open_spans.append(self.span(trace.LAYER, name))
-                open_spans[-1].__enter__()
-
-            return hook
-
-        def end(*_: Any) -> None:
-            open_spans.pop().__exit__(None, None, None)
-
+        handles: list[Any] = []
+        spans: list[Any] = []
         for name, module in self._model.named_modules():
-            handles.append(module.register_forward_pre_hook(begin(name or trace.ROOT)))
-            handles.append(module.register_forward_hook(end, always_call=True))
+            handles.append(module.register_forward_pre_hook(Begins(self, name or trace.ROOT, spans)))
+            handles.append(module.register_forward_hook(Ends(spans), always_call=True))
         try:
             yield
         finally:
@@ -140,6 +130,31 @@ class Tracer:
             store = self._session.store
             if (held := store.memory_bytes()) is not None:
                 self.mark(trace.OUTSIDE, f"{store.mark}{trace.SEPARATOR}{held}")
+
+
+class Begins:
+    """A hook that annotates a module's forward, and sees none of its arguments: they may be overwritten as ever."""
+
+    blind = True
+
+    def __init__(self, tracer: Tracer, name: str, spans: list[Any]) -> None:
+        self._tracer, self._name, self._spans = tracer, name, spans
+
+    def __call__(self, *_: Any) -> None:
+        self._spans.append(self._tracer.span(trace.LAYER, self._name))
+        self._spans[-1].__enter__()
+
+
+class Ends:
+    """The hook at the end of that forward."""
+
+    blind = True
+
+    def __init__(self, spans: list[Any]) -> None:
+        self._spans = spans
+
+    def __call__(self, *_: Any) -> None:
+        self._spans.pop().__exit__(None, None, None)
 
 
 class WatchedStore:

@@ -6,7 +6,8 @@ A layer overwrites its input where nobody can read that again, which is proved a
    attached nothing. Of its memory no other tensor holds any part, and nobody the memory itself, so there is no view of
    it and no operation saved its values; of the tensor no C++ code holds any reference, so no operation saved it, and no
    graph hands it on; and nobody holds it weakly.
-2. The layer was called by ``layer(x)`` in a function of Python, without hooks, which would see the input afterwards.
+2. The layer was called by ``layer(x)`` in a function of Python, without hooks, which would see the input afterwards;
+   those of a profiler say that they do not (``release``).
 3. In that function ``x`` is either the result of a call, which only the call of the layer holds, or a local variable
    that no instruction can read before another value is put there, whichever way the function goes on: through branches
    and loops, and where an exception is caught (``callers``).
@@ -33,11 +34,10 @@ import torch
 from torch import Tensor, nn
 
 from actnn.torch.callers import holds, observed
-from actnn.torch.door.mode import Closes
 from actnn.torch.holders import LEAST_BYTES, alone
 from actnn.torch.instructions import TEMPORARY, VARIABLE, call_at
 from actnn.torch.layers.base import Compressed
-from actnn.torch.release import callers, release
+from actnn.torch.release import INNER, callers, release, watched
 
 
 def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = False) -> bool:
@@ -58,7 +58,7 @@ def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = Fa
         or observed()
     ):
         return False
-    frame = caller()
+    frame, hooked = caller(layer)
     if frame is None:
         return False
     code, place = frame.f_code, frame.f_lasti
@@ -68,7 +68,7 @@ def overwrites(layer: Compressed, x: Tensor, references: int, starred: bool = Fa
     if known is None or known[0] is not code:
         known = layer.site.remember(key, (code, call_at(code, place)))
     call = known[1]
-    if call is None or references != references_of(call.kind, starred):
+    if call is None or references != references_of(call.kind, starred, hooked):
         return False
     return holds(frame, call, layer, x)
 
@@ -80,23 +80,29 @@ def release_read(layer: Compressed, x: Tensor, references: int) -> None:
     """
     if not layer.site.session.policy.overwrite or type(x) is not Tensor:
         return
-    frame = caller()
+    frame, hooked = caller(layer)
     if frame is not None:
-        levels, expected = chain([(frame, False)], callers(frame.f_back)), references_of(VARIABLE, False)
-        release(layer, x, references, expected, levels, Closes, layer.site.plans)
+        levels, expected = chain([(frame, hooked)], callers(frame.f_back)), references_of(VARIABLE, False, hooked)
+        release(layer, x, references, expected, levels, layer.site.plans)
 
 
-def caller() -> FrameType | None:
-    """Return the frame that called the layer whose ``forward`` calls ``overwrites``; None where it has hooks."""
+def caller(layer: Any) -> tuple[FrameType | None, bool]:
+    """Return the frame that called a layer whose ``forward`` calls ``overwrites``, and whether hooks ran.
+
+    There is none where hooks would see the input.
+    """
     frame = sys._getframe(3)
+    hooked = frame.f_code is INNER
+    if hooked and frame.f_back is not None:
+        frame = frame.f_back
     for code in MACHINERY:
         if frame.f_code is not code or frame.f_back is None:
-            return None
+            return None, hooked
         frame = frame.f_back
-    return frame
+    return None if hooked and watched(layer) else frame, hooked
 
 
-# how a call of a converted layer arrives at its forward; with hooks there is one more
+# how a call of a converted layer arrives at its forward; with hooks there is one more (``release.INNER``)
 MACHINERY = tuple(
     function.__code__ for function in (nn.Module._call_impl, nn.Module._wrapped_call_impl, Compressed.__call__)
 )
@@ -137,9 +143,11 @@ class StarredProbe(Probe):
 
 
 @cache
-def references_of(kind: str, starred: bool) -> int:
+def references_of(kind: str, starred: bool, hooked: bool) -> int:
     """Return how many references a tensor has in the ``forward`` of a layer that was called with it."""
     probe = StarredProbe() if starred else Probe()
+    if hooked:
+        probe.register_forward_hook(lambda *_: None)
     if kind == TEMPORARY:
         probe(torch.empty(0))
     else:

@@ -7,8 +7,9 @@ NOTE [Early release]
 2. All references must be accounted for: those that calls of modules make, with hooks of ours and without, are counted
    once with calls of which all is known; a variable holds one more.
 3. A convolution does the same with its own input, which may be read no more while the block goes on.
-4. Modules whose hooks would see their arguments afterwards are left alone, and so is everything while somebody watches
-   (``callers.observed``). Hooks may come and go, so they are asked for at each call.
+4. Modules with hooks are left alone, which might see their arguments afterwards, but for hooks that say of themselves
+   that they are ``blind``: ours, and those of a profiler. Hooks may come and go, so they are asked for at each call.
+   Everything is left alone while somebody watches (``callers.observed``).
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ MOST_LEVELS = 3
 Known = dict[tuple[int, ...], tuple[tuple[CodeType, ...], tuple[Call | None, ...]]]
 
 
-def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Known) -> None:
+def release_input(module: nn.Module, arguments: Any, known: Known) -> None:
     """Give back the memory of the first argument of a module whose forward is done, if nobody reads it again.
 
-    Called by a forward hook of the class ``own``. ``known`` remembers what the instructions of its callers tell.
+    Called by a forward hook. ``known`` remembers what the instructions of its callers tell.
     """
     x = arguments[0] if arguments else None
     if type(x) is not Tensor or not large(x):
         return
     references = sys.getrefcount(x)
-    release(module, x, references, references_of("block"), callers(sys._getframe(2)), own, known)
+    release(module, x, references, references_of("block"), callers(sys._getframe(2)), known)
 
 
 def release(
@@ -54,7 +55,6 @@ def release(
     references: int,
     expected: int,
     levels: Iterable[tuple[FrameType, bool]],
-    own: type[Any],
     known: Known,
 ) -> None:
     """Give back the memory of a tensor if all its references are known, and none can be read again.
@@ -78,7 +78,7 @@ def release(
     found = known.get(key)
     if found is None or found[0] != codes:
         found = known[key] = codes, tuple(call_at(frame.f_code, frame.f_lasti) for frame in frames)
-    if forgotten(module, frames, found[1], x, own):
+    if forgotten(module, frames, found[1], x):
         x.data = x.new_empty(0)
 
 
@@ -104,26 +104,23 @@ def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:
         frame = frame.f_back
 
 
-def forgotten(
-    module: Any, frames: Sequence[FrameType], calls: Sequence[Call | None], x: Tensor, own: type[Any]
-) -> bool:
+def forgotten(module: Any, frames: Sequence[FrameType], calls: Sequence[Call | None], x: Tensor) -> bool:
     """Tell whether each function calls the module within with ``x`` in a variable that it reads no more."""
     if not all(call is not None and call.variable is not None for call in calls):
         return False
     for frame, call in zip(frames, calls, strict=True):
-        if seen_afterwards(module, own) or call is None or not holds(frame, call, module, x):
+        if not isinstance(module, nn.Module) or watched(module) or call is None or not holds(frame, call, module, x):
             return False
         (module,) = variables_of(frame, frame.f_code.co_varnames[:1])
     return True
 
 
-def seen_afterwards(module: Any, own: type[Any]) -> bool:
-    """Tell whether anybody but hooks of the class ``own`` would see the arguments of a module that has run."""
-    if not isinstance(module, nn.Module) or module._backward_hooks or module._backward_pre_hooks:
+def watched(module: nn.Module) -> bool:
+    """Tell whether a module has hooks, or all modules have, that might see its arguments when it has run."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    if not all(getattr(hook, "blind", False) for hook in hooks):
         return True
-    return nn.modules.module._has_any_global_hook() or not all(
-        type(hook) is own for hook in module._forward_hooks.values()
-    )
+    return bool(module._backward_hooks or module._backward_pre_hooks) or nn.modules.module._has_any_global_hook()
 
 
 class Counting:
@@ -133,9 +130,9 @@ class Counting:
         self.counted = counted
 
     def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        self.count(module, arguments, type(self), {})
+        self.count(module, arguments, {})
 
-    def count(self, module: nn.Module, arguments: Any, own: type[Any], known: Known) -> None:
+    def count(self, module: nn.Module, arguments: Any, known: Known) -> None:
         """Stand in the place of ``release_input``."""
         x = arguments[0] if arguments else None
         self.counted.append(sys.getrefcount(x))
