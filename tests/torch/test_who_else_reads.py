@@ -13,8 +13,9 @@ import torch
 from overwriting import both, images, step
 from torch import nn
 
+from actnn.frames import variables_of
 from actnn.torch import callers, release
-from actnn.torch.callers import evaluated_elsewhere, observed, variables_of
+from actnn.torch.callers import evaluated_elsewhere, observed
 
 CHANNELS = 6
 

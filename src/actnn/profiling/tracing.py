@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from actnn.profiling import trace
+from actnn.profiling.holders import holders
 from actnn.session.session import Session
 from actnn.stores.store import Memory, Store, Swap
 
@@ -23,6 +26,7 @@ class Tracer:
 
     def __init__(self, model: nn.Module, session: Session | None) -> None:
         self._model, self._session = model, session
+        self._looks = 0
         self._own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
 
     def traced(self, forward: Callable[[], Tensor], optimize: Callable[[], None]) -> trace.Step:
@@ -62,6 +66,14 @@ class Tracer:
         address = tensor.untyped_storage().data_ptr()
         if address not in self._own:
             self.mark(kind, address)
+
+    def mark_holders(self, frame: FrameType | None) -> None:
+        """Say which variables of the functions that led here hold tensors."""
+        self._looks += 1
+        for tensor, holder in holders(frame):
+            address = tensor.untyped_storage().data_ptr()
+            if address not in self._own:
+                self.mark(trace.HELD, trace.SEPARATOR.join((str(address), str(self._looks), holder)))
 
     @contextmanager
     def _layers(self) -> Iterator[None]:
@@ -141,6 +153,7 @@ class Begins:
         self._tracer, self._name, self._spans = tracer, name, spans
 
     def __call__(self, *_: Any) -> None:
+        self._tracer.mark_holders(sys._getframe(1))
         self._spans.append(self._tracer.span(trace.LAYER, self._name))
         self._spans[-1].__enter__()
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import nn
 
+from actnn.frames import variables_of
 from actnn.torch.instructions import Call
 
 # a variable, the parameter of the function called with it, and the argument of the counting
 PLAIN_REFERENCES = 3
-# a frame, a variable, and the argument of the counting
-SNAPSHOT_REFERENCES = 3
 
 
 def observed() -> bool:
@@ -53,16 +52,6 @@ def holds(frame: FrameType, call: Call, called: Any, x: Any) -> bool:
         return found(owner, call.path[1:]) is called
     own = frame.f_globals.get(getattr.__name__, getattr) is getattr
     return own and isinstance(owner, nn.Module) and any(child is called for child in owner.children())
-
-
-def variables_of(frame: FrameType, names: Sequence[str | None]) -> list[Any]:
-    """Return some variables of a function that runs."""
-    variables = frame.f_locals
-    values = [None if name is None else variables.get(name) for name in names]
-    if isinstance(variables, dict) and sys.getrefcount(variables) == SNAPSHOT_REFERENCES:
-        # a copy, which would hold every tensor in it as long as the function runs
-        variables.clear()
-    return values
 
 
 def found(owner: Any, names: Sequence[str]) -> Any:

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actnn.torch.callers import holds, observed, variables_of
+from actnn.frames import variables_of
+from actnn.torch.callers import holds, observed
 from actnn.torch.holders import LARGE_BYTES, alone
 from actnn.torch.instructions import Call, call_at
 
