@@ -18,7 +18,7 @@ PACKAGE = Path(find_spec("actnn").origin).parent
 # the public face, which resolves its names on first use; it is there for users, and for what plays the user
 FACE = "actnn"
 
-BASE = {"errors", "format", "amounts", "files"}
+BASE = {"errors", "format", "amounts", "files", "frames"}
 PLANNED = BASE | {"settings", "kernels", "planning"}
 # What each folder, or module beside the folders, may import, in a function or for types as well.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "format": {"errors"},
     "amounts": {"errors"},
     "files": set(),
+    "frames": set(),
     "settings": BASE,
     "kernels": {"errors", "format"},
     "planning": BASE | {"settings", "kernels"},

@@ -288,6 +288,42 @@ def test_a_hook_that_sees_the_input_afterwards_sees_it_as_it_was(overwritten):
     assert not overwritten
 
 
+def test_hooks_that_are_blind_change_nothing(overwritten):
+    class Blind:
+        blind = True
+
+        def __call__(self, *_):
+            return None
+
+    def run(model, x):
+        layers = (model.norm, model.relu)
+        handles = [layer.register_forward_hook(Blind(), always_call=True) for layer in layers]
+        results = step(model, x)
+        for handle in handles:
+            handle.remove()
+        return results
+
+    both(Block(), images(), run=run)
+    assert overwritten["all"] == 3
+
+
+def test_a_hook_that_replaces_a_temporary_keeps_it(overwritten):
+    def run(model, x):
+        kept = []
+
+        def replace(layer, given):
+            kept.append(given[0] * 1.0)
+            return (kept[0],)
+
+        handle = model.norm.register_forward_pre_hook(replace)
+        results = step(model, x)
+        handle.remove()
+        return [*results, kept[0].detach().clone()]
+
+    both(Nested(), images(), run=run)
+    assert not overwritten
+
+
 def test_a_hook_for_all_modules_sees_the_input_as_it_was(overwritten):
     def run(model, x):
         hook = nn.modules.module.register_module_forward_hook(lambda layer, given, out: None)

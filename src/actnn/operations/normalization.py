@@ -11,7 +11,6 @@ Noise: gamma's gradient takes over 1 / elements of |g_n|² E_n, and the input gr
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from actnn.planning.records import BOTH_SIDES, POSITIVE_SIDE, Handing, Record
 from actnn.session import families
 from actnn.session.plans import CodePlan, code_plan
 from actnn.session.site import Readers, Site
-from actnn.session.tags import Tag
+from actnn.session.tags import Noted, Tag
 from actnn.session.tensors import Order, Tensors
 
 FLOAT_BYTES = 4
@@ -100,7 +99,7 @@ def batch_norm(
         form = form if plan.direct and shared is None else tensors.form(y)
         tag = session.tags.put(tensors, y, tensors.pointer(y), form)
         tag.kept, tag.owner, tag.readers, tag.bypass = call.kept, site, call.readers, bypass
-        tag.result = weakref.ref(y)
+        tag.result = Noted(y)
     call.let_go()
     return y
 

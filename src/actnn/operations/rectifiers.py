@@ -9,7 +9,6 @@ Noise: none of its own, the mask is lossless.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from actnn.format import Family
 from actnn.kernels.contract import FLOATS, Array
 from actnn.operations.kept import Kept, counted_once, encode, encode_mask
 from actnn.session.site import Readers, Site
-from actnn.session.tags import Tag
+from actnn.session.tags import Noted, Tag
 from actnn.session.tensors import Form, Tensors, check_floating
 
 
@@ -140,7 +139,7 @@ def tag_output(
     if session.policy.share_codes and tensors.recorded(y):
         tag.kept, tag.owner, tag.readers, tag.bypass = kept, owner, readers, bypass
         if bypass is not None:
-            tag.result = weakref.ref(y)
+            tag.result = Noted(y)
     if tag.counted:
         return 0
     tag.counted = True

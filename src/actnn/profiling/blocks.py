@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actnn.profiling.trace import CODE, GRADIENT, NODE, PARAMETER_GRADIENT, SAVED, Block, Step
+from actnn.profiling.trace import CODE, GRADIENT, NODE, PARAMETER_GRADIENT, SAVED, Block, Holder, Step
 
 CODES = "codes"
 EXACT = "exact activations"
@@ -43,7 +43,7 @@ OF_MARKS = {
 class Piece:
     """A block with its purpose; ``layer`` is the one that keeps it where it is kept, else the one that made it.
 
-    ``maker`` names the operator or the node of backward that took it.
+    ``maker`` names the operator or the node of backward that took it, ``held`` is as in a block.
     """
 
     start: float
@@ -52,6 +52,7 @@ class Piece:
     layer: str
     category: str
     maker: str = ""
+    held: tuple[Holder, ...] = ()
 
 
 def pieces(step: Step) -> list[Piece]:
@@ -66,7 +67,7 @@ def piece(block: Block) -> Piece:
         if mark in block.marks and not (block.decoding and mark == GRADIENT):
             layer, category = block.marks[mark] if meant in KEPT else layer, meant
             break
-    return Piece(block.start, block.end, block.nbytes, layer, category, maker(block))
+    return Piece(block.start, block.end, block.nbytes, layer, category, maker(block), tuple(block.held))
 
 
 def maker(block: Block) -> str:

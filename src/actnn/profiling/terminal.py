@@ -82,10 +82,11 @@ def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str
     for category, nbytes in sorted(categories.items(), key=lambda item: -item[1]):
         cells.append((category, readable(nbytes), f"{100 * nbytes / total:.1f} %"))
     found = [f"The peak of {name} training, {readable(total)}:", *indented(aligned(cells)), ""]
-    cells = [("layer", "category", "bytes", "share", "blocks", "taken by")]
+    cells = [("layer", "category", "bytes", "share", "blocks", "taken by", "held by")]
     for share in peak["shares"][:most]:
         figures = readable(share["nbytes"]), f"{100 * share['nbytes'] / total:.1f} %", str(share["blocks"])
-        cells.append((share["layer"], share["category"], *figures, ", ".join(share["makers"])))
+        parts = ", ".join(share["makers"]), ", ".join(share["holders"])
+        cells.append((share["layer"], share["category"], *figures, *parts))
     found += indented(aligned(cells))
     if most is not None and len(peak["shares"]) > most:
         found.append(f"  … and {len(peak['shares']) - most} smaller parts: --peak prints them all")
@@ -96,11 +97,15 @@ def peak_lines(name: str, peak: Mapping[str, Any], most: int | None) -> list[str
 
 def moment_lines(peak: Mapping[str, Any]) -> list[str]:
     """Return the fullest moments, one for each pass of a layer: each would be the peak without those above it."""
-    cells = [("fullest moments", "phase", "bytes", "of which")]
+    cells = [("fullest moments", "phase", "bytes", "of which", "held by")]
     for moment in peak["moments"]:
         parts = sorted(moment["categories"].items(), key=lambda part: -part[1])
-        listed = ", ".join(f"{name} {readable(nbytes)}" for name, nbytes in parts if nbytes >= 0.01 * moment["nbytes"])
-        cells.append((moment["layer"], moment["phase"], readable(moment["nbytes"]), listed))
+        held = moment["holders"].items()
+        columns = [
+            ", ".join(f"{name} {readable(nbytes)}" for name, nbytes in listed if nbytes >= 0.01 * moment["nbytes"])
+            for listed in (parts, held)
+        ]
+        cells.append((moment["layer"], moment["phase"], readable(moment["nbytes"]), *columns))
     return aligned(cells)
 
 

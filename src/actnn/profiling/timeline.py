@@ -19,23 +19,25 @@ STORE = "(store)"
 
 @dataclass(frozen=True)
 class Share:
-    """What one layer holds of one category at the peak, in so many blocks, and what took them."""
+    """What one layer holds of one category at the peak, in so many blocks, what took them, and who holds them."""
 
     layer: str
     category: str
     nbytes: int
     blocks: int
     makers: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The most memory while one layer ran, and the categories that it consists of."""
+    """The most memory while one layer ran, the categories that it consists of, and what variables of the user hold."""
 
     layer: str
     phase: str
     nbytes: int
     categories: dict[str, int]
+    holders: dict[str, int]
 
 
 class Timeline:
@@ -67,11 +69,28 @@ class Timeline:
         groups: dict[Kind, list[Piece]] = defaultdict(list)
         for piece in self.held_at(self.peak_time):
             groups[piece.layer, piece.category].append(piece)
-        shares = [
-            Share(*kind, sum(piece.nbytes for piece in own), len(own), tuple(sorted({piece.maker for piece in own})))
-            for kind, own in groups.items()
-        ]
+        look = self._last_look(self.peak_time)
+        shares = []
+        for kind, own in groups.items():
+            makers = sorted({piece.maker for piece in own})
+            holders = sorted({holder.place for piece in own for holder in piece.held if holder.look == look})
+            nbytes = sum(piece.nbytes for piece in own)
+            shares.append(Share(*kind, nbytes, len(own), tuple(makers), tuple(holders)))
         return sorted(shares, key=lambda share: -share.nbytes)
+
+    def holders(self, time: float) -> dict[str, int]:
+        """Return what each variable holds at a moment, as far as it was seen; the most first."""
+        look, totals = self._last_look(time), defaultdict[str, int](int)
+        for piece in self.held_at(time):
+            for place in {holder.place for holder in piece.held if holder.look == look}:
+                totals[place] += piece.nbytes
+        return dict(sorted(totals.items(), key=lambda held: -held[1]))
+
+    def _last_look(self, time: float) -> int | None:
+        """Return the last look at variables before a moment; None in a phase in which nobody looked."""
+        begin = max((start for start, _ in self.phases.values() if start <= time), default=self.begin)
+        looks = [holder for piece in self.pieces for holder in piece.held if begin <= holder.time <= time]
+        return max(looks).look if looks else None
 
     def highest(self, passes: Iterable[tuple[str, str, float, float]], count: int) -> list[Moment]:
         """Return the fullest moment of each pass of a layer, the fullest passes first."""
@@ -85,7 +104,10 @@ class Timeline:
                 found = totals[fullest], times[fullest]
                 best[layer, phase] = max(found, best.get((layer, phase), found))
         ranked = sorted(best.items(), key=lambda entry: -entry[1][0])[:count]
-        return [Moment(layer, phase, nbytes, self.composition(time)) for (layer, phase), (nbytes, time) in ranked]
+        return [
+            Moment(layer, phase, nbytes, self.composition(time), self.holders(time))
+            for (layer, phase), (nbytes, time) in ranked
+        ]
 
     def composition(self, time: float) -> dict[str, int]:
         """Return what is held of each category at a moment."""

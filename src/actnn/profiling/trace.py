@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 MEMORY = "[memory]"
 NODE = "autograd::engine::evaluate_function: "
@@ -26,9 +26,10 @@ SAVED = "saved"
 GRADIENT = "gradient"
 PARAMETER_GRADIENT = "parameter gradient"
 STORED = "stored"
+HELD = "held"
 OUTSIDE = "outside"
 
-MARKS = (CODE, SAVED, GRADIENT, PARAMETER_GRADIENT, STORED, OUTSIDE)
+MARKS = (CODE, SAVED, GRADIENT, PARAMETER_GRADIENT, STORED, HELD, OUTSIDE)
 
 
 def annotation(kind: str, value: object) -> str:
@@ -59,13 +60,21 @@ class Span:
         return self.kind is None and "::" in self.name and not self.is_node
 
 
+class Holder(NamedTuple):
+    """A variable that was seen to hold a block: when, at which look at all variables, and where that is."""
+
+    time: float
+    look: int
+    place: str
+
+
 @dataclass(eq=False)
 class Block:
     """Memory from its allocation to its release (``end`` infinite where it outlives the step).
 
     ``layer`` and ``phase`` tell where it was taken, ``operator`` and ``node`` the spans within which that happened,
     ``function`` what the node called, ``decoding`` whether to hold decoded values. ``marks`` tells what it was seen to
-    hold, and in which layer.
+    hold, and in which layer; ``held`` which variables of the user's functions were seen to hold it.
     """
 
     address: int
@@ -79,6 +88,7 @@ class Block:
     function: Span | None = None
     decoding: bool = False
     marks: dict[str, str] = field(default_factory=dict)
+    held: list[Holder] = field(default_factory=list)
 
 
 @dataclass
@@ -227,8 +237,13 @@ class _Sweep:
         if span.kind == OUTSIDE:
             mark, _, nbytes = span.value.partition(SEPARATOR)
             self._step.outside.append((span.start, int(nbytes), mark))
-        elif (block := self._live.get(int(span.value))) is None:
             return
+        address, *holder = span.value.split(SEPARATOR, 2)
+        if (block := self._live.get(int(address))) is None:
+            return
+        if span.kind == HELD:
+            look, place = holder
+            block.held.append(Holder(span.start, int(look), place))
         elif span.kind == STORED:
             self._live.pop(block.address).end = span.start
             self._step.stored += block.nbytes

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from actnn.profiling import trace
+from actnn.profiling.holders import holders
 from actnn.session.session import Session
 from actnn.stores.store import Memory, Store, Swap
 
@@ -23,6 +26,7 @@ class Tracer:
 
     def __init__(self, model: nn.Module, session: Session | None) -> None:
         self._model, self._session = model, session
+        self._looks = 0
         self._own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
 
     def traced(self, forward: Callable[[], Tensor], optimize: Callable[[], None]) -> trace.Step:
@@ -63,24 +67,22 @@ class Tracer:
         if address not in self._own:
             self.mark(kind, address)
 
+    def mark_holders(self, frame: FrameType | None) -> None:
+        """Say which variables of the functions that led here hold tensors."""
+        self._looks += 1
+        for tensor, holder in holders(frame):
+            address = tensor.untyped_storage().data_ptr()
+            if address not in self._own:
+                self.mark(trace.HELD, trace.SEPARATOR.join((str(address), str(self._looks), holder)))
+
     @contextmanager
     def _layers(self) -> Iterator[None]:
         """Annotate every module's forward."""
-        handles, open_spans = [], []
-
-        def begin(name: str) -> Callable[..., None]:
-            def hook(*_: Any) -> None:
-                open_spans.append(self.span(trace.LAYER, name))
-                open_spans[-1].__enter__()
-
-            return hook
-
-        def end(*_: Any) -> None:
-            open_spans.pop().__exit__(None, None, None)
-
+        handles: list[Any] = []
+        spans: list[Any] = []
         for name, module in self._model.named_modules():
-            handles.append(module.register_forward_pre_hook(begin(name or trace.ROOT)))
-            handles.append(module.register_forward_hook(end, always_call=True))
+            handles.append(module.register_forward_pre_hook(Begins(self, name or trace.ROOT, spans)))
+            handles.append(module.register_forward_hook(Ends(spans), always_call=True))
         try:
             yield
         finally:
@@ -140,6 +142,32 @@ class Tracer:
             store = self._session.store
             if (held := store.memory_bytes()) is not None:
                 self.mark(trace.OUTSIDE, f"{store.mark}{trace.SEPARATOR}{held}")
+
+
+class Begins:
+    """A hook that annotates a module's forward, and sees none of its arguments: they may be overwritten as ever."""
+
+    blind = True
+
+    def __init__(self, tracer: Tracer, name: str, spans: list[Any]) -> None:
+        self._tracer, self._name, self._spans = tracer, name, spans
+
+    def __call__(self, *_: Any) -> None:
+        self._tracer.mark_holders(sys._getframe(1))
+        self._spans.append(self._tracer.span(trace.LAYER, self._name))
+        self._spans[-1].__enter__()
+
+
+class Ends:
+    """The hook at the end of that forward."""
+
+    blind = True
+
+    def __init__(self, spans: list[Any]) -> None:
+        self._spans = spans
+
+    def __call__(self, *_: Any) -> None:
+        self._spans.pop().__exit__(None, None, None)
 
 
 class WatchedStore:

@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 MOST_FORMS = 4096
 
 
+class Noted(weakref.ref[Any]):
+    """A tensor that is known again by its object alone.
+
+    A class of its own: Python has one plain reference for all who ask, so nobody could tell ours from a user's.
+    """
+
+    __slots__ = ()
+
+
 class Tag(weakref.ref[Any]):
     """What is known of one tensor in one step: its producer and its code, and whether exact training would keep it.
 
@@ -42,7 +51,7 @@ class Tag(weakref.ref[Any]):
     kept: Any = None
     readers: Readers | None = None
     bypass: Any = None
-    result: weakref.ref[Any] | None = None
+    result: Noted | None = None
     source: Site | None = None
     counted = False
 

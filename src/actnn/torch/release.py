@@ -7,14 +7,15 @@ NOTE [Early release]
 2. All references must be accounted for: those that calls of modules make, with hooks of ours and without, are counted
    once with calls of which all is known; a variable holds one more.
 3. A convolution does the same with its own input, which may be read no more while the block goes on.
-4. Modules whose hooks would see their arguments afterwards are left alone, and so is everything while a debugger
-   watches.
+4. Modules with hooks are left alone, which might see their arguments afterwards, but for hooks that say of themselves
+   that they are ``blind``: ours, and those of a profiler. Hooks may come and go, so they are asked for at each call.
+   Everything is left alone while somebody watches (``callers.observed``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -22,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actnn.torch.callers import VARIABLE, held_by, variables_of
+from actnn.frames import variables_of
+from actnn.torch.callers import holds, observed
 from actnn.torch.holders import LARGE_BYTES, alone
+from actnn.torch.instructions import Call, call_at
 
 CALL, WRAPPED = nn.Module._call_impl.__code__, nn.Module._wrapped_call_impl.__code__
 # where a module has hooks, a function within runs them
@@ -31,19 +34,20 @@ INNER = next(part for part in CALL.co_consts if isinstance(part, CodeType) and p
 # functions further up that may hold a tensor: a block in a sequence, in a stage, in a model
 MOST_LEVELS = 3
 
-Known = dict[tuple[int, ...], tuple[tuple[CodeType, ...], bool]]
+# what the instructions of functions tell that call one another, by their addresses and places
+Known = dict[tuple[int, ...], tuple[tuple[CodeType, ...], tuple[Call | None, ...]]]
 
 
-def release_input(module: nn.Module, arguments: Any, own: type[Any], known: Known) -> None:
+def release_input(module: nn.Module, arguments: Any, known: Known) -> None:
     """Give back the memory of the first argument of a module whose forward is done, if nobody reads it again.
 
-    Called by a forward hook of the class ``own``. ``known`` remembers what the instructions of its callers tell.
+    Called by a forward hook. ``known`` remembers what the instructions of its callers tell.
     """
     x = arguments[0] if arguments else None
     if type(x) is not Tensor or not large(x):
         return
     references = sys.getrefcount(x)
-    release(module, x, references, references_of("block"), callers(sys._getframe(2)), own, known)
+    release(module, x, references, references_of("block"), callers(sys._getframe(2)), known)
 
 
 def release(
@@ -52,14 +56,13 @@ def release(
     references: int,
     expected: int,
     levels: Iterable[tuple[FrameType, bool]],
-    own: type[Any],
     known: Known,
 ) -> None:
     """Give back the memory of a tensor if all its references are known, and none can be read again.
 
     ``expected`` are those of a call of ``module`` with a variable; ``levels`` is what ``callers`` yields.
     """
-    if sys.gettrace() is not None or not alone(x):
+    if not alone(x) or observed():
         return
     frames: list[FrameType] = []
     for caller, hooked in levels:
@@ -75,14 +78,15 @@ def release(
     key = tuple(number for frame in frames for number in (id(frame.f_code), frame.f_lasti))
     found = known.get(key)
     if found is None or found[0] != codes:
-        found = known[key] = codes, forgotten(module, frames, x, own)
-    if found[1]:
+        found = known[key] = codes, tuple(call_at(frame.f_code, frame.f_lasti) for frame in frames)
+    if forgotten(module, frames, found[1], x):
         x.data = x.new_empty(0)
 
 
 def large(x: Tensor) -> bool:
     """Tell whether it may be worth the while to release a tensor."""
-    return x.nbytes >= LARGE_BYTES and not x.is_leaf and x.device.type == "cpu"
+    # a sparse tensor has no number of bytes
+    return x.layout is torch.strided and x.nbytes >= LARGE_BYTES and not x.is_leaf and x.device.type == "cpu"
 
 
 def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:
@@ -101,17 +105,23 @@ def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:
         frame = frame.f_back
 
 
-def forgotten(module: Any, frames: list[FrameType], x: Tensor, own: type[Any]) -> bool:
+def forgotten(module: Any, frames: Sequence[FrameType], calls: Sequence[Call | None], x: Tensor) -> bool:
     """Tell whether each function calls the module within with ``x`` in a variable that it reads no more."""
-    for frame in frames:
-        if not isinstance(module, nn.Module) or module._backward_hooks or module._backward_pre_hooks:
-            return False
-        if not all(type(hook) is own for hook in module._forward_hooks.values()):
-            return False
-        if held_by(frame, module, x) != VARIABLE:
+    if not all(call is not None and call.variable is not None for call in calls):
+        return False
+    for frame, call in zip(frames, calls, strict=True):
+        if not isinstance(module, nn.Module) or watched(module) or call is None or not holds(frame, call, module, x):
             return False
         (module,) = variables_of(frame, frame.f_code.co_varnames[:1])
     return True
+
+
+def watched(module: nn.Module) -> bool:
+    """Tell whether a module has hooks, or all modules have, that might see its arguments when it has run."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    if not all(getattr(hook, "blind", False) for hook in hooks):
+        return True
+    return bool(module._backward_hooks or module._backward_pre_hooks) or nn.modules.module._has_any_global_hook()
 
 
 class Counting:
@@ -121,9 +131,9 @@ class Counting:
         self.counted = counted
 
     def __call__(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        self.count(module, arguments, type(self), {})
+        self.count(module, arguments, {})
 
-    def count(self, module: nn.Module, arguments: Any, own: type[Any], known: Known) -> None:
+    def count(self, module: nn.Module, arguments: Any, known: Known) -> None:
         """Stand in the place of ``release_input``."""
         x = arguments[0] if arguments else None
         self.counted.append(sys.getrefcount(x))

@@ -107,7 +107,7 @@ function peaks() {
       const category = data.categories[index].name;
       if (held) bar.append(make("div", { style: `width:${(100 * held / Math.max(1, peak.bytes)).toFixed(2)}%;background:${categoryColor(category)}`, title: `${category}: ${bytes(held)}, ${percent(held, peak.bytes)}` }));
     });
-    const rows = peak.shares.slice(0, MOST_SHARES).map((share) => make("tr", { title: `taken by ${share.makers.join(", ")}` },
+    const rows = peak.shares.slice(0, MOST_SHARES).map((share) => make("tr", { title: `taken by ${share.makers.join(", ")}${share.holders.length ? `; held by ${share.holders.join(", ")}` : ""}` },
       make("td", { class: "name-cell" }, share.layer || OUTSIDE_LAYERS),
       make("td", {}, chip(categoryColor(share.category)), share.category),
       make("td", { class: "figure-cell" }, bytes(share.nbytes)),

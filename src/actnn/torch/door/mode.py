@@ -145,6 +145,8 @@ def called_by_checkpoint() -> bool:
 class Opens:
     """The hook that opens the door before a module runs."""
 
+    blind = True
+
     def __init__(self, door: Door, name: str, exact: bool) -> None:
         self.door, self.name, self.exact = door, name, exact
 
@@ -156,6 +158,8 @@ class Opens:
 class Closes:
     """The hook that closes it."""
 
+    blind = True
+
     def __init__(self, door: Door) -> None:
         self.door = door
         self.known: Known = {}
@@ -164,7 +168,7 @@ class Closes:
         if not traced():
             self.door.leave(module)
             if self.door.session.policy.overwrite:
-                release_input(module, arguments, Closes, self.known)
+                release_input(module, arguments, self.known)
 
     def __getstate__(self) -> dict[str, Any]:
         # what is known is known of functions of this process

@@ -11,13 +11,12 @@ NOTE [Gradients in place]
    or handed it on, it is gone, or has other holders, and nothing is added.
 4. Behind a plain addition the gradient of the sum waits at both edges, as one tensor. Nothing is added to it before one
    of the two has received it, and it waits at the other alone.
-5. Counts that mean this are those of a small graph in which it is certain.
+5. Counts that mean this are those of a small graph in which it is certain, where Python itself evaluates functions.
 """
 
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
@@ -26,11 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actnn.session.tags import Noted
+from actnn.torch.callers import evaluated_elsewhere
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.holders import LEAST_BYTES, alone, tensor_references, undivided
 
 
-class Waiting(weakref.ref[Tensor]):
+class Waiting(Noted):
     """A gradient that waits at an edge of the graph, alone once nobody has yet to receive it elsewhere."""
 
     __slots__ = ("alone",)
@@ -43,9 +44,11 @@ def owned(ctx: Any, grad: Tensor, references: int) -> bool:
     if shared:
         for waiting in shared.pop(id(ctx), ()):
             waiting.alone = waiting() is grad
-    if grad.nbytes < LEAST_BYTES or not ctx.site.session.policy.overwrite or type(grad) is not Tensor:
+    if not ctx.site.session.policy.overwrite or type(grad) is not Tensor or grad.layout is not torch.strided:
         return False
-    return grad.device.type == "cpu" and references == references_of_gradients() and alone(grad)
+    if grad.nbytes < LEAST_BYTES or grad.device.type != "cpu" or evaluated_elsewhere():
+        return False
+    return references == references_of_gradients() and alone(grad)
 
 
 class Probe(KeepingFunction):
@@ -112,7 +115,7 @@ def waiting_sum(ctx: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor | 
     """
     session, (node, number) = ctx.site.session, ctx.next_functions[0]
     waiting = session.waiting_gradients.pop(edge(node, number), None) if session.waiting_gradients else None
-    if waiting is None or not waiting.alone:
+    if waiting is None or not waiting.alone or evaluated_elsewhere():
         return None
     grad = waiting()
     if grad is None or grad.shape != shape or grad.dtype != dtype or grad.requires_grad:

@@ -83,7 +83,8 @@ class Compressed(CompressedLayer):
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
         if not (torch.is_grad_enabled() and self.site.compresses) or (type(x) is not Tensor and symbolic(x)):
             return False
-        if traced() or x.numel() == 0:
+        # what lies sparsely, or in an order of oneDNN's, has no memory that could be coded
+        if traced() or x.numel() == 0 or x.layout is not torch.strided:
             return False
         if x.requires_grad:
             return True
