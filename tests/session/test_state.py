@@ -62,7 +62,7 @@ STATE = {
     "session": {"seed", "sites", "planner", "step", "backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
-        *("handed_down", "energy", "passing", "depthwise"),
+        *("handed_down", "energy", "passing", "noise", "depthwise"),
     },
     "planner": {
         *("budget", "norms", "indices", "handed_down", "_observed", "_gradients", "_sound", "_steps", "_coding"),
@@ -96,7 +96,7 @@ def at_work(**options) -> Session:
         planner.observe(Passing(record, site, np.ones(4), lambda: 0.25))
         planner.energy(site, span)
         session.key(site)
-    first.below = second
+    first.below, first.noise = second, (12, 0.01)
     first.transfer = second.transfer = Transfer(np.ones(3), 0.5)
     return session
 
