@@ -89,14 +89,16 @@ class Inputs:
         """Tell whether noise in queries and keys counts in their products times ``scale``.
 
         It changes slowly while codes have as many planes, and is measured seldom, on few samples. Of an accelerator it
-        is known some steps later: until then it counts.
+        is known some steps later, when they may have others again: until then it counts.
         """
         site, reading = self._sites.query, self._readings[0]
         assert reading is not None
         planes = sum(each.layout.planes for each in self._readings[:VALUE] if each is not None and each.layout)
         known = site.noise
-        first = samples is None or samples.start == 0
-        if first and (known is None or known[0] != planes or site.encoded % RENEWED == 0):
+        renewed = known is None or site.encoded % RENEWED == 0
+        if known is not None and known[0] != planes:
+            renewed = renewed or reading.order.tensors.on_host(decoded[0])
+        if renewed and (samples is None or samples.start == 0):
             self._measure_noise(planes, fetched, decoded, scale)
             known = site.noise
         return known is None or known[1] > LEAST_VARIANCE
