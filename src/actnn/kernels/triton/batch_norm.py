@@ -10,11 +10,11 @@ from actnn.kernels.contract import (
     Arrays,
     BatchNorm,
     Channels,
-    DividedLayout,
     Division,
     Key,
     Normalization,
     Span,
+    check_divided,
 )
 from actnn.kernels.triton.device.batch_norm import (
     coefficients_kernel,
@@ -104,8 +104,10 @@ class BatchNormRows(SamplingRows):
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        out: Array | None = None,
     ) -> Array:
-        out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
+        if out is None:
+            out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
         write_gradient(self.launch, arrays, grad, channels, code, layout, rectified, coefficients, out)
         return out
 
@@ -139,7 +141,7 @@ class BatchNormRows(SamplingRows):
             *(channels.count, chunks.positions, chunks.length, chunks.number, not layout.family.affine, CHANNELS),
         )
         if division is not None:
-            assert isinstance(layout, DividedLayout)
+            layout = check_divided(layout)
             # readers of the output see gamma times the noise
             parts = prepared[2], prepared[3], prepared[4]
             source = Source(1, channels, *parts, normalization.gamma, squared=True)
