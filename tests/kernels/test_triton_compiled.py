@@ -20,8 +20,8 @@ from actnn.kernels.triton.device import batch_norm, codes, masks, pooling, row_n
 
 SHARE = int(os.environ.get("ACTNN_TRITON_SHARE", "12"))
 CASES = {case.name: case for case in all_cases()}
-# words of many bits along a curve want the most registers
-HARDEST = {("encode normalized 8", "sm100"), ("encode companded 8", "sm100")}
+# words of many bits, or with two sides, along a curve want the most registers
+HARDEST = {("encode normalized 8", "sm100"), ("encode companded 8", "sm100"), ("encode two_sided_normalized 3", "sm75")}
 CHOSEN = [case for case in product(CASES, TARGETS) if case in HARDEST or crc32(" ".join(case).encode()) % SHARE == 0]
 MOST_REGISTERS = 128
 # instructions an element, float32

@@ -294,10 +294,9 @@ def input_gradient(
             sums.add(piece, own)
     of_value, of_one = products.means(), sums.means()
     for piece in pieces(layout):
-        own, value = weighed(piece), codes.decode_piece(arrays, code, piece, Part.WHOLE)
-        others = value * of_rows(arrays, of_value, piece, width)
+        own = weighed(piece) * (1.0 + noise_shares(arrays, code, piece, width))
+        others = codes.decode_piece(arrays, code, piece, Part.WHOLE) * of_rows(arrays, of_value, piece, width)
         mean = of_rows(arrays, of_one, piece, width) if normalization.centred else 0.0
-        own = own * (1.0 + noise_shares(arrays, code, piece, width))
         result = (own - (others + mean)) * of_rows(arrays, inverse, piece, width)
         out[piece.samples, piece.places] = arrays.cast(result, arrays.dtype(out))
 
