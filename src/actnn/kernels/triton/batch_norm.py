@@ -43,6 +43,9 @@ from actnn.kernels.triton.sampling import SamplingRows, Source
 # channels of a program that does the arithmetic of channels
 CHANNELS = 128
 
+# a normalisation holds numbers of channels beside a code
+NORMALIZING = 2
+
 
 class BatchNormRows(SamplingRows):
     """The rows of BatchNorm: whole steps, and the passes that they consist of."""
@@ -72,7 +75,7 @@ class BatchNormRows(SamplingRows):
         buffer: Array | None = None,
     ) -> Array:
         buffer = space(arrays, values, layout.nbytes, buffer)
-        form = form_of(layout)
+        form = form_of(layout, NORMALIZING)
         programs, blocks = grid(form, layout.groups, layout.samples)
         if programs == 0:
             return self.write_key(arrays, buffer, key)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from actnn.format import FAMILIES, GROUP, Family
+from actnn.kernels.triton.batch_norm import NORMALIZING
 from actnn.kernels.triton.compiling import Case
 from actnn.kernels.triton.device import batch_norm, codes, masks, pooling, row_norm, sampling, smooth
 from actnn.kernels.triton.device.kernel import Cut, Form
@@ -22,16 +23,16 @@ TURN = 8 * 32
 SIZES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
-def form(family: str, bits: int) -> Form:
-    """Return the form of a code, with dither, of whole groups."""
+def form(family: str, bits: int, share: int = 1) -> Form:
+    """Return the form of a code, with dither, of whole groups, in a kernel that leaves it a share of registers."""
     found = FAMILIES[family]
     kind = 0 if found.affine else found.sides
-    return Form(kind, int(found.curve), int(found.unit), 0, bits, tile_of(found, bits, True), 0, 1)
+    return Form(kind, int(found.curve), int(found.unit), 0, bits, tile_of(found, bits, True, share), 0, 1)
 
 
-def case(name: str, kernel: Any, family: str, bits: int, passes: int, **constants: Any) -> Case:
+def case(name: str, kernel: Any, family: str, bits: int, passes: int, share: int = 1, **constants: Any) -> Case:
     """Return a case of a kernel over a code that reads and writes so many values for each element of one."""
-    chosen = form(family, bits)
+    chosen = form(family, bits, share)
     nbytes = FLOAT_BYTES * passes + stored_bytes(FAMILIES[family], bits)
     return Case(f"{name} {family} {bits}", kernel, {"FORM": chosen, **constants}, GROUP * chosen.tile, nbytes)
 
@@ -82,8 +83,8 @@ def of_norms() -> list[Case]:
     both, rows = {"CUT": CUT}, {"CUT": CUT, "ROW_CUT": CUT}
     several = "row part sums"
     return [
-        case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, **both),
-        case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, CUT=LAST),
+        case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, NORMALIZING, **both),
+        case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, NORMALIZING, CUT=LAST),
         case("gradient", batch_norm.gradient_kernel, "two_sided", 3, 2, **both, RECTIFIED=True),
         replace(
             case("gradient sums", batch_norm.gradient_sums_kernel, "two_sided", 3, 1, **tile, RECTIFIED=True),

@@ -85,13 +85,13 @@ class Launching:
         self.launch = launch
 
 
-def form_of(layout: AnyLayout) -> Form:
-    """Return what of a layout is constant within a kernel."""
+def form_of(layout: AnyLayout, share: int = 1) -> Form:
+    """Return what of a layout is constant within a kernel, which leaves a code one ``share``-th of its registers."""
     family = layout.family
     whole = layout.elements % GROUP == 0
     uniform = not isinstance(layout, DividedLayout) and layout.sample_bits is None
     bits = layout.bits if uniform else 0
-    tile = tile_of(family, bits, whole)
+    tile = tile_of(family, bits, whole, share)
     return Form(
         kind=0 if family.affine else family.sides,
         curve=int(family.curve),
@@ -104,14 +104,14 @@ def form_of(layout: AnyLayout) -> Form:
     )
 
 
-def tile_of(family: Family, bits: int, whole: bool) -> int:
+def tile_of(family: Family, bits: int, whole: bool, share: int = 1) -> int:
     """Return how many groups a program works on: as many as its registers hold."""
     # a curve needs twice the registers, and so do samples that end within a group
     tile = TILE // (1 if family.curve is Curve.LINEAR else 2) // (1 if whole else 2)
     both_sides = not family.affine and family.sides > 1
     if family.curve is Curve.CUBIC and (bits > FEW_BITS or both_sides):
         tile //= 2
-    return max(LEAST_TILE, tile)
+    return max(LEAST_TILE, tile // share)
 
 
 def cut_of(channels: Channels, elements: int) -> Cut:
