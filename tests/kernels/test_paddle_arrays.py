@@ -44,3 +44,7 @@ def test_a_tensor_comes_to_the_host_without_a_copy():
     found = ARRAYS.numpy(tensor)
     assert found.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert found.__array_interface__["data"][0] == tensor.data_ptr() == ARRAYS.pointer(tensor)
+
+
+def test_a_device_is_named_by_its_kind_and_number():
+    assert ARRAYS.device(paddle.zeros([2])) == "cpu"

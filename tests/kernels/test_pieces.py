@@ -7,12 +7,22 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from code_cases import KEY, NUMPY, REFERENCE, assorted_values, layout_of, same_bits
+from code_cases import KEY, NUMPY, REFERENCE, assorted_values, divided_layout, layout_of, same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from actnn.format import FAMILIES, Layout, Part
-from actnn.kernels.contract import Channels, Normalization, OutputAffine, Smooth
+from actnn.kernels.contract import (
+    BatchNorm,
+    Channels,
+    Division,
+    Normalization,
+    OutputAffine,
+    Pool,
+    RowNorm,
+    Rows,
+    Smooth,
+)
 from actnn.kernels.reference import pieces
 from actnn.torch.tensors import ARRAYS
 
@@ -126,6 +136,82 @@ def test_an_encode_takes_less_room_than_the_activation(family, dtype, shape):
     layout = Layout(*shape, FAMILIES[family], 3)
     beside = most_beside(lambda: REFERENCE.encode(ARRAYS, values, layout, KEY), layout.nbytes)
     assert beside <= 4 * values.numel()
+
+
+SAMPLES, CHANNELS, SIDE = 16, 32, 28
+ROOMY = (SAMPLES, CHANNELS * SIDE * SIDE)
+POOLED = (SAMPLES, CHANNELS * (SIDE // 2) ** 2)
+IMAGE = Channels(CHANNELS, SIDE * SIDE)
+
+
+def pool_of(channels_last: bool) -> Pool:
+    return Pool(SAMPLES, CHANNELS, (SIDE, SIDE), (SIDE // 2,) * 2, (3, 3), (2, 2), (1, 1), (1, 1), channels_last)
+
+
+class Room:
+    """What rows are called with: an activation, its code, and room for their results."""
+
+    def __init__(self, family: str = "affine") -> None:
+        torch.manual_seed(0)
+        self.x, self.out = torch.rand(ROOMY), torch.empty(ROOMY)
+        self.layout = Layout(*ROOMY, FAMILIES[family], 3)
+        self.code = REFERENCE.encode(ARRAYS, self.x, self.layout, KEY)
+        self.saved, self.grads = torch.ones(2, CHANNELS), torch.empty(2, CHANNELS)
+        self.norm = BatchNorm(IMAGE, 1e-5, SAMPLES * SIDE**2, None, None, None, 0.1, None, self.saved)
+        self.rows = RowNorm(Rows(SIDE * SIDE, CHANNELS, SIDE * SIDE), 1e-5, True, None, None, torch.ones(SAMPLES * 32))
+        self.pool, self.last = pool_of(False), pool_of(True)
+        self.pooled, self.planes = torch.rand(POOLED), torch.zeros(self.pool.nbytes, dtype=torch.uint8)
+        self.mask = REFERENCE.encode_mask(ARRAYS, self.x)
+        # by sample, so that ranges of a division have where to be
+        self.divided = divided_layout(ROOMY, "normalized", 3 * SAMPLES)
+        self.divided_code = torch.empty(self.divided.nbytes, dtype=torch.uint8)
+
+
+def divided_row_norm(room: Room) -> None:
+    REFERENCE.row_norm(ARRAYS, room.x, room.out, room.divided, room.rows, KEY, room.divided_code, Division(1))
+
+
+# every row of the contract that passes over an activation, with a result that lies in the room which it is given
+ROWS = {
+    "encode": lambda r: REFERENCE.encode(ARRAYS, r.x, r.layout, KEY, r.code),
+    "decode": lambda r: REFERENCE.decode(ARRAYS, r.code, r.layout, Part.WHOLE, "float32", out=r.out),
+    "decode_function": lambda r: REFERENCE.decode_function(
+        ARRAYS, r.code, r.layout, Smooth.GELU, 1, "float32", out=r.out, grad=r.x
+    ),
+    "encode_mask": lambda r: REFERENCE.encode_mask(ARRAYS, r.x, r.mask, None, 6.0),
+    "apply_mask": lambda r: REFERENCE.apply_mask(ARRAYS, r.mask, None, r.x, 1.0, 0.5, out=r.out),
+    "apply_mask of a code": lambda r: REFERENCE.apply_mask(ARRAYS, r.code, r.layout, r.x, 1.0, 0.0, out=r.out),
+    "max_pool": lambda r: REFERENCE.max_pool(ARRAYS, r.x, r.pooled, r.pool, r.planes),
+    "max_pool channels last": lambda r: REFERENCE.max_pool(ARRAYS, r.x, r.pooled, r.last, r.planes),
+    "max_pool_backward": lambda r: REFERENCE.max_pool_backward(ARRAYS, r.planes, r.pooled, r.pool, r.out),
+    "channel_statistics": lambda r: REFERENCE.channel_statistics(ARRAYS, r.x, IMAGE),
+    "gradient_sums": lambda r: REFERENCE.gradient_sums(ARRAYS, r.x, IMAGE, r.code, r.layout, True),
+    "ranges": lambda r: REFERENCE.ranges(ARRAYS, r.x, r.layout, 1),
+    "energy": lambda r: REFERENCE.energy(ARRAYS, r.x, 1),
+    "batch_norm": lambda r: REFERENCE.batch_norm(ARRAYS, r.x, r.out, r.layout, r.norm, KEY, r.code),
+    "batch_norm_backward": lambda r: REFERENCE.batch_norm_backward(
+        ARRAYS, r.x, r.code, r.layout, r.norm, True, False, r.grads, r.out
+    ),
+    "row_norm": lambda r: REFERENCE.row_norm(ARRAYS, r.x, r.out, r.layout, r.rows, KEY, r.code),
+    "row_norm divided": divided_row_norm,
+    "row_norm_backward": lambda r: REFERENCE.row_norm_backward(
+        ARRAYS, r.x, r.code, r.layout, r.rows, torch.empty(2, CHANNELS), r.out
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_takes_less_room_than_the_activation(row):
+    room = Room("normalized" if "row_norm" in row else "affine")
+    assert most_beside(lambda: ROWS[row](room), 0) <= room.x.nbytes
+
+
+def test_indices_take_less_room_than_the_activation():
+    values = torch.randint(0, 16, ROOMY, dtype=torch.int32)
+    planes = REFERENCE.encode_index(ARRAYS, values, 4)
+    assert most_beside(lambda: REFERENCE.encode_index(ARRAYS, values, 4, planes), 0) <= values.nbytes
+    beside = most_beside(lambda: REFERENCE.decode_index(ARRAYS, planes, *ROOMY, 4), values.nbytes)
+    assert beside <= values.nbytes
 
 
 @pytest.mark.parametrize("family", ["affine", "zero_exact_companded"])

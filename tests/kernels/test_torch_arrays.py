@@ -43,6 +43,13 @@ def test_the_reference_makes_the_same_bytes_by_numpy_and_by_torch(family, bits):
     assert np.array_equal(ours.numpy(), REFERENCE.encode(NUMPY, values, layout, KEY))
 
 
+def test_a_square_root_is_rounded_correctly():
+    # every mantissa of the numbers from 1 to 4
+    bits = np.arange(0x3F800000, 0x40800000, dtype=np.uint32)
+    expected = np.sqrt(bits.view(np.float32))
+    assert np.array_equal(ARRAYS.sqrt(torch.from_numpy(bits.view(np.float32))).numpy(), expected)
+
+
 def test_a_tensor_comes_to_the_host_as_an_array_of_numpy():
     tensor = torch.arange(6.0, requires_grad=True).reshape(2, 3)
     found = ARRAYS.numpy(tensor)

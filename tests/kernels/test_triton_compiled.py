@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import product
 from pathlib import Path
 from zlib import crc32
 
@@ -19,10 +20,18 @@ from actnn.kernels.triton.device import batch_norm, codes, masks, pooling, row_n
 
 SHARE = int(os.environ.get("ACTNN_TRITON_SHARE", "12"))
 CASES = {case.name: case for case in all_cases()}
-CHOSEN = [(name, target) for name in CASES for target in TARGETS if crc32(f"{name} {target}".encode()) % SHARE == 0]
+# words of many bits, or with two sides, along a curve want the most registers
+HARDEST = {
+    ("encode normalized 8", "sm100"),
+    ("encode companded 8", "sm100"),
+    ("encode two_sided_normalized 3", "sm75"),
+    ("normalize channels last two_sided 3", "sm100"),
+}
+CHOSEN = [case for case in product(CASES, TARGETS) if case in HARDEST or crc32(" ".join(case).encode()) % SHARE == 0]
 MOST_REGISTERS = 128
-# bytes that a compiler spills where a word of many bits is guessed and then checked
-SPILLED = {("encode normalized 8", "sm100"): 8}
+# a compiler may put one pair of registers by where it calls the slow path of a division, though it has others left:
+# that comes and goes with anything in a kernel, and is no want of registers
+PAIR, PLENTY = 8, 96
 # instructions an element, float32
 CEILINGS = {"encode affine 2": 40, "encode two_sided 3": 50, "decode affine 2": 26, "decode two_sided 3": 33}
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="an interpreter does not compile")
@@ -32,7 +41,7 @@ RECORDS = Path(__file__).parents[2] / "results" / "roofline.jsonl"
 @pytest.mark.parametrize(("name", "target"), CHOSEN)
 def test_a_kernel_compiles_without_a_spill_or_a_fused_operation(name, target):
     found = compiled(CASES[name], target)
-    assert found.spilled <= SPILLED.get((name, target), 0)
+    assert found.spilled == 0 or (found.spilled <= PAIR and found.registers <= PLENTY)
     assert found.registers <= MOST_REGISTERS
     assert found.fused == 0
     assert found.approximate == 0

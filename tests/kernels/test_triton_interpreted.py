@@ -20,7 +20,7 @@ FILES = (
     *("test_pooling_kernels.py", "test_ranges.py", "test_row_norm_kernels.py", "test_triton_tensors.py"),
 )
 # one in so many tests: all of them, by make test-triton, take half an hour
-SHARE = "32"
+SHARE = "80"
 
 
 @pytest.mark.slow

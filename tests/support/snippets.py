@@ -227,6 +227,7 @@ KINDS: dict[tuple[str, str], Kind | str] = {
         "torchrun --nproc-per-node 2 --max-restarts 3 -m actnn train --data digits --parallel ddp --out runs/digits",
     ): SHELL,
     ("docs/guide.md", "model = actnn.compile(model, bits=2)"): Kind(plain),
+    ("docs/guide.md", 'model = actnn.compile(model, level="L3", bits=2)'): Kind(plain),
     ("docs/guide.md", 'actnn.set_optimization_level("L2")'): Kind(training),
     (
         "docs/guide.md",

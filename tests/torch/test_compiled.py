@@ -185,7 +185,7 @@ def test_sizes_marked_as_dynamic_are_refused():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"level": "L3"}, actnn.ConfigError, "fixed widths"),
+        ({"level": "L4"}, actnn.ConfigError, "a width each"),
         ({"level": "L9"}, actnn.ConfigError, "no level"),
         ({"bits": 9}, actnn.ConfigError, "1 to 8"),
         ({"backend": "inductor"}, actnn.ConfigError, "backend"),

@@ -56,7 +56,16 @@ RESNET = [
     Bar("resnet50:L4:64:224:2", 2100, 1.0, up=1),
 ]
 BUDGET = [Bar("resnet18:L3:8:64:4:8MB", 800, 0.2, up=1)]
-TRANSFORMER = [Bar("vit_small_patch16_224:L3:16:224:3", 2500, 0.45)]
+TRANSFORMER = [
+    Bar("vit_small_patch16_224:L3:16:224:3", 2500, 0.45),
+    # in its first steps attention is measured
+    Bar("vit_small_patch16_224+bfloat16:L4:16:224:1", 8500, 0.25, up=3),
+]
+# half the bytes of exact training, and so half of what may be taken
+HALF = [
+    Bar("resnet50+bfloat16:L3:64:224:3", 2100, 0.62),
+    Bar("resnet50+float16+channels_last:L2:64:224:2", 1900, 0.8),
+]
 
 
 def copies_of_codes(steps: list[dict]) -> int:
@@ -64,7 +73,7 @@ def copies_of_codes(steps: list[dict]) -> int:
     return 1 + sum(steps[-1]["by_kind"].get(name, 0) for name in MAKERS)
 
 
-MAKERS = ("normalize_kernel", "encode_kernel", "encode_mask_kernel", "max_pool_kernel")
+MAKERS = ("normalize_kernel", "row_normalize_kernel", "encode_kernel", "encode_mask_kernel", "max_pool_kernel")
 
 
 def child(*arguments: str) -> subprocess.CompletedProcess:
@@ -77,7 +86,7 @@ def child(*arguments: str) -> subprocess.CompletedProcess:
 
 
 # one process for all levels of a model: torch takes longer to load than some of them
-@pytest.mark.parametrize("bars", [RESNET, BUDGET, TRANSFORMER], ids=["resnet50", "budget", "vit-s"])
+@pytest.mark.parametrize("bars", [RESNET, BUDGET, TRANSFORMER, HALF], ids=["resnet50", "budget", "vit-s", "half"])
 def test_steps_read_nothing_launch_few_kernels_and_take_little_memory(bars: list[Bar]):
     done = child(str(SUPPORT / "fake_steps.py"), *(bar.case for bar in bars))
     assert done.returncode == 0, done.stderr

@@ -49,6 +49,7 @@ __all__ = [
     "Status",
     "Stretch",
     "check_buffer",
+    "check_divided",
 ]
 
 Key = tuple[int, int, int, int]
@@ -320,6 +321,7 @@ class Backend(Protocol):
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        out: Array | None = None,
     ) -> Array:
         """Return ``a[c] * grad + b[c] * v + d[c]`` for coefficients (a, b, d)."""
 
@@ -440,6 +442,13 @@ class Backend(Protocol):
         v, the noise, the product would be biased. The energy of ``grad``, by ``stride``, goes to ``energy`` where that
         is given. Comes to the rules of ``reference.row_norm``, ``out`` bit for bit and ``grads`` but for rounding.
         """
+
+
+def check_divided(layout: AnyLayout) -> DividedLayout:
+    """Return a layout whose planes can be divided between its samples; raise FormatError for any other."""
+    if not isinstance(layout, DividedLayout):
+        raise FormatError("planes can only be divided in a DividedLayout: make one of the layout and a block.")
+    return layout
 
 
 def check_buffer(arrays: Arrays, buffer: Array, nbytes: int) -> Array:

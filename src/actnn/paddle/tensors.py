@@ -38,7 +38,8 @@ class PaddleArrays:
         return x.place.is_cpu_place()
 
     def device(self, x: Tensor) -> str:
-        return str(x.place)
+        # as in "Place(gpu:0)"
+        return str(x.place).removeprefix("Place(").removesuffix(")")
 
     def moves(self, x: Tensor) -> PaddleMoves:
         return PaddleMoves(x.place)

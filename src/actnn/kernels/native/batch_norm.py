@@ -163,8 +163,10 @@ class BatchNormRows(Calls):
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        out: Array | None = None,
     ) -> Array:
-        out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
+        if out is None:
+            out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
         shape = layout.handle or layout_handle(layout), c_channels(channels)
         operands = self._gradient(arrays, grad, code, rectified)
         results = *map(arrays.pointer, coefficients), arrays.pointer(out)

@@ -22,6 +22,7 @@ from actnn.kernels.contract import (
     Pool,
     RowNorm,
     Rows,
+    check_divided,
 )
 from actnn.kernels.reference.division import relief
 
@@ -172,8 +173,7 @@ class Divisions:
 
     def pack(self, layout: AnyLayout, division: Division) -> bytes:
         """Return the bytes of a division of a layout's planes."""
-        if not isinstance(layout, DividedLayout):
-            raise FormatError("planes can only be divided in a DividedLayout: make one of the layout and a block.")
+        layout = check_divided(layout)
         block, family, weights = layout.block, layout.family, division.weights
         return DIVISION.pack(
             layout.planes,

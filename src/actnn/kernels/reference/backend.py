@@ -18,7 +18,7 @@ from actnn.kernels.contract import (
     RowNorm,
     Smooth,
     Span,
-    check_buffer,
+    check_divided,
 )
 from actnn.kernels.reference import batch_norm, codes, division, passes, pooling, row_norm, sampling, smooth
 from actnn.kernels.reference.pieces import Piece
@@ -40,7 +40,7 @@ class Reference:
         division: Division | None = None,
     ) -> Array:
         if division is not None:
-            assert isinstance(layout, DividedLayout)
+            layout = check_divided(layout)
             layout.block.ranges[:] = arrays.numpy(self.ranges(arrays, values, layout, division.stride))
             self.divide(layout, division)
         return codes.encode(arrays, values, None, layout, key, buffer)
@@ -82,12 +82,8 @@ class Reference:
         out: Array | None = None,
         grad: Array | None = None,
     ) -> Array:
-        values = smooth.decode_function(arrays, buffer, layout, function, derivative, affine)
-        if samples is not None:
-            values = values[samples.start : samples.stop]
-        if grad is not None:
-            values = arrays.cast(grad, "float32") * values
-        return placed(arrays.cast(values, dtype), out)
+        chosen = function, derivative, dtype, affine
+        return smooth.decode_function(arrays, buffer, layout, *chosen, samples, out, grad)
 
     def encode_mask(
         self,
@@ -97,10 +93,11 @@ class Reference:
         rows: tuple[int, int] | None = None,
         upper: float | None = None,
     ) -> Array:
-        inside = codes.above_zero(arrays, values)
-        if upper is not None:
-            inside = inside * (1 - arrays.cast(values >= upper, "int32"))
-        return self.encode_index(arrays, inside, 1, buffer)
+        def inside(x: Array) -> Array:
+            found = codes.above_zero(arrays, x)
+            return found if upper is None else found * (1 - arrays.cast(x >= upper, "int64"))
+
+        return codes.encode_index(arrays, values, 1, buffer, inside)
 
     def apply_mask(
         self,
@@ -113,26 +110,21 @@ class Reference:
         rows: tuple[int, int] | None = None,
         out: Array | None = None,
     ) -> Array:
-        samples, elements = grad.shape
-        if layout is None:
-            chosen = codes.decode_index(arrays, mask, samples, elements, 1) > 0
-        else:
-            chosen = codes.split_mask(arrays, mask, layout)
-        return placed(passes.apply_mask(arrays, chosen, grad, above, below), out)
+        return passes.apply_mask(arrays, mask, layout, grad, above, below, out)
 
     def encode_index(self, arrays: Arrays, values: Array, bits: int, buffer: Array | None = None) -> Array:
-        return written(arrays, codes.encode_index(arrays, values, bits), buffer)
+        return codes.encode_index(arrays, values, bits, buffer)
 
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         return codes.decode_index(arrays, planes, samples, elements, bits)
 
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
-        return written(arrays, pooling.max_pool(arrays, values, out, pool), buffer)
+        return pooling.max_pool(arrays, values, out, pool, buffer)
 
     def max_pool_backward(
         self, arrays: Arrays, planes: Array, grad: Array, pool: Pool, out: Array | None = None
     ) -> Array:
-        return placed(pooling.max_pool_backward(arrays, planes, grad, pool), out)
+        return pooling.max_pool_backward(arrays, planes, grad, pool, out)
 
     def channel_statistics(self, arrays: Arrays, values: Array, channels: Channels) -> tuple[Array, ...]:
         return passes.channel_statistics(arrays, values, channels)
@@ -164,8 +156,9 @@ class Reference:
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        out: Array | None = None,
     ) -> Array:
-        return passes.gradient(arrays, grad, channels, code, layout, rectified, coefficients)
+        return passes.gradient(arrays, grad, channels, code, layout, rectified, coefficients, out)
 
     def ranges(
         self,
@@ -251,19 +244,3 @@ class Reference:
         energy: Span | None = None,
     ) -> None:
         row_norm.backward(self, arrays, grad, code, layout, normalization, grads, out, stride, energy)
-
-
-def written(arrays: Arrays, code: Array, buffer: Array | None) -> Array:
-    """Return a code where its bytes are wanted: in a buffer that the caller gave, or where they are."""
-    if buffer is None:
-        return code
-    check_buffer(arrays, buffer, len(code))[:] = code
-    return buffer
-
-
-def placed(result: Array, out: Array | None) -> Array:
-    """Return a result where it is wanted: in an array that the caller gave, or where it is."""
-    if out is None:
-        return result
-    out[:] = result
-    return out

@@ -17,12 +17,12 @@ from actnn.kernels.contract import (
     Arrays,
     Backend,
     BatchNorm,
-    DividedLayout,
     Division,
     Key,
     Normalization,
     OutputAffine,
     Span,
+    check_divided,
 )
 from actnn.kernels.reference.numbers import filled
 
@@ -148,7 +148,7 @@ def forward(
     if not layout.family.affine:
         normalization.saved[1] = prepared.threshold
     if division is not None:
-        assert isinstance(layout, DividedLayout)
+        layout = check_divided(layout)
         # readers of the output see gamma times the noise
         found = rows.ranges(arrays, values, layout, division.stride, channels, prepared, gamma * gamma)
         layout.block.ranges[:] = arrays.numpy(found)
@@ -198,7 +198,7 @@ def backward(
         of_gamma, of_beta = sums[0], sums[1]
     if out is not None:
         coefficients = input_coefficients(scheme, of_gamma, of_beta, normalization.count)
-        out[:] = rows.gradient(arrays, grad, channels, code, layout, rectified, coefficients)
+        rows.gradient(arrays, grad, channels, code, layout, rectified, coefficients, out)
 
 
 def output_scale(arrays: Arrays, affine: OutputAffine, part: Part, like: Array) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ from actnn.kernels.reference.numbers import (
     little_endian,
     masked,
 )
-from actnn.kernels.reference.pieces import Piece, pieces
+from actnn.kernels.reference.pieces import Piece, index_planes, pieces, stretches
 
 STEP = 1 << 16
 POISON = 0x7FC0
@@ -97,14 +97,19 @@ def decode(
     if out is None:
         out = arrays.empty((len(wanted), layout.elements), dtype, buffer)
     for piece in pieces(layout, wanted):
-        own = piece.layout
-        words, scales, noise = decoded_piece(arrays, buffer, piece)
-        values = ungroup(dequantize(arrays, words, scales, own, own.bits, noise, part, bent), own.elements)
+        values = decode_piece(arrays, buffer, piece, part, bent)
         if finished is not None:
             values = finished(values, piece)
         rows = slice(piece.samples.start - wanted.start, piece.samples.stop - wanted.start)
         out[rows, piece.places] = arrays.cast(values, arrays.dtype(out))
     return out
+
+
+def decode_piece(arrays: Arrays, buffer: Array, piece: Piece, part: Part, bent: bool = False) -> Array:
+    """Return the values (S, elements) of a piece, float32."""
+    own = piece.layout
+    words, scales, noise = decoded_piece(arrays, buffer, piece)
+    return ungroup(dequantize(arrays, words, scales, own, own.bits, noise, part, bent), own.elements)
 
 
 def decoded_piece(arrays: Arrays, buffer: Array, piece: Piece) -> tuple[Array, Array, Array]:
@@ -124,18 +129,39 @@ def stored_key(arrays: Arrays, buffer: Array) -> list[Array]:
     return [key[index : index + 1] for index in range(4)]
 
 
-def encode_index(arrays: Arrays, values: Array, bits: int) -> Array:
-    """Return the planes of integers (S, elements)."""
+def encode_index(
+    arrays: Arrays,
+    values: Array,
+    bits: int,
+    buffer: Array | None = None,
+    word: Callable[[Array], Array] | None = None,
+) -> Array:
+    """Return the planes of integers (S, elements), or of those that ``word`` makes of some values."""
     samples, elements = values.shape
-    index_bytes(samples, elements, bits)
-    words = group(arrays, arrays.cast(values, "int64"), elements)
-    return arrays.cast(pack(arrays, words, elements, bits), "uint8")
+    nbytes = index_bytes(samples, elements, bits)
+    buffer = arrays.bytes(nbytes, values) if buffer is None else check_buffer(arrays, buffer, nbytes)
+    for rows, places in stretches(samples, elements):
+        x = values[rows, places]
+        length = places.stop - places.start
+        words = group(arrays, arrays.cast(x if word is None else word(x), "int64"), length)
+        buffer[index_planes(rows, places, elements, bits)] = arrays.cast(pack(arrays, words, length, bits), "uint8")
+    return buffer
 
 
-def decode_index(arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
-    """Return the int32 values of planes."""
-    words = unpack(arrays, arrays.cast(planes, "int64"), samples, elements, bits)
-    return arrays.cast(ungroup(words, elements), "int32")
+def decode_index(arrays: Arrays, planes: Array, samples: int, elements: int, bits: int, dtype: str = "int32") -> Array:
+    """Return the values of planes."""
+    found = arrays.empty((samples, elements), dtype, planes)
+    for rows, places in stretches(samples, elements):
+        words = index_piece(arrays, planes, rows, places, elements, bits)
+        found[rows, places] = arrays.cast(words, dtype)
+    return found
+
+
+def index_piece(arrays: Arrays, planes: Array, rows: slice, places: slice, elements: int, bits: int) -> Array:
+    """Return the words (S, places), int64, of a piece of an index code."""
+    own = arrays.cast(planes[index_planes(rows, places, elements, bits)], "int64")
+    length = places.stop - places.start
+    return ungroup(unpack(arrays, own, rows.stop - rows.start, length, bits), length)
 
 
 def group(arrays: Arrays, values: Array, elements: int) -> Array:
@@ -310,15 +336,11 @@ def unbend(arrays: Arrays, u: Array, unit: Array | None, step: Array, layout: An
     return (u * (u * u + mean)) * reach_of(layout.family, unit, step)
 
 
-def split_mask(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
-    """Return ``word >= N`` of a split code, of shape (samples, elements)."""
-    found = arrays.empty((layout.samples, layout.elements), "uint8", buffer)
-    for piece in pieces(layout):
-        own = piece.layout
-        words = unpack(arrays, arrays.cast(buffer[piece.planes], "int64"), own.samples, own.elements, own.bits)
-        above = ungroup(words, own.elements) >= own.family.negative[own.bits]
-        found[piece.samples, piece.places] = arrays.cast(above, "uint8")
-    return found > 0
+def sides_of_piece(arrays: Arrays, buffer: Array, piece: Piece) -> Array:
+    """Return ``word >= N`` of a piece of a split code, of shape (S, elements)."""
+    own = piece.layout
+    words = unpack(arrays, arrays.cast(buffer[piece.planes], "int64"), own.samples, own.elements, own.bits)
+    return ungroup(words, own.elements) >= own.family.negative[own.bits]
 
 
 def pack(arrays: Arrays, words: Array, elements: int, bits: int) -> Array:

@@ -33,6 +33,34 @@ class Piece:
         return arrays.arange(self.places.start, self.places.stop, like) // channels.inner % channels.count
 
 
+def stretches(samples: int, elements: int) -> Iterator[tuple[slice, slice]]:
+    """Yield which samples, and which places of these, one piece of an activation after the other has."""
+    most = max(LEAST_PIECE, samples * elements // PIECES)
+    at_once = most // max(1, elements)
+    if at_once:
+        for first in range(0, samples if elements else 0, at_once):
+            yield slice(first, min(first + at_once, samples)), slice(0, elements)
+        return
+    step = GROUP * (most // GROUP)
+    for sample in range(samples):
+        for start in range(0, elements, step):
+            yield slice(sample, sample + 1), slice(start, min(start + step, elements))
+
+
+def whole_samples(layout: AnyLayout) -> Iterator[slice]:
+    """Yield some samples after the other, as many as a piece has, and at least one."""
+    step = max(1, max(LEAST_PIECE, layout.samples * layout.elements // PIECES) // max(1, layout.elements))
+    for first in range(0, layout.samples, step):
+        yield slice(first, min(first + step, layout.samples))
+
+
+def index_planes(rows: slice, places: slice, elements: int, bits: int) -> slice:
+    """Return which bytes of an index code are those of some samples, or of some groups of one."""
+    sample = bits * plane_bytes(elements)
+    start = rows.start * sample + PLANE_BYTES * bits * (places.start // GROUP)
+    return slice(start, start + (rows.stop - rows.start) * bits * plane_bytes(places.stop - places.start))
+
+
 def runs(layout: AnyLayout) -> Iterator[tuple[int, int, int]]:
     """Yield (start, stop, width) for each run of samples of equal width."""
     widths = layout.sample_bits

@@ -5,11 +5,14 @@ Shapes: S samples, R groups of a sample that are read, E = 256 elements of a gro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from actnn.errors import FormatError
 from actnn.format import GROUP, Curve
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, Normalization
 from actnn.kernels.reference.curves import group_unit, inverse_cubic, reach_of
 from actnn.kernels.reference.numbers import divide, filled
+from actnn.kernels.reference.pieces import stretches
 
 # where a slope is larger than that, its square, sums of it would not be finite
 MOST_SLOPE = 2.0**118
@@ -28,24 +31,25 @@ def ranges(
     weight: Array | None,
 ) -> Array:
     """Return the sums of squared ranges of ``Backend.ranges``."""
-    places, inside = read_elements(arrays, layout.elements, stride, values)
-    if layout.samples * layout.elements == 0:
-        return filled(arrays, (layout.samples, 4), 0.0, values)
-    x = arrays.cast(values[:, places], "float32")
-    channel = None if channels is None else places // channels.inner % channels.count
-    if normalization is not None:
-        x = (x - normalization.mean[channel]) * normalization.inverse[channel] - normalization.threshold[channel]
-    if layout.family.curve is Curve.ROOT:
-        x = arrays.where(x >= 0, x, float("nan"))
-    squares, sides = squared_ranges(arrays, x, inside, layout)
-    columns = [
-        (square * (side * counted).sum(-1)).sum(-1)
-        for counted in (inside, inside if weight is None else inside * weight[channel])
-        for square, side in zip(squares, sides, strict=True)
-    ]
-    finite = arrays.amin(arrays.amin(arrays.cast(arrays.isfinite(x), "int64")))
-    whole = arrays.stack(columns, -1) * groups_read(layout.elements, stride)[2]
-    return arrays.where(finite[:, None] == 1, whole, float("nan"))
+    samples, elements = layout.samples, layout.elements
+    total, finite = filled(arrays, (samples, 4), 0.0, values), filled(arrays, (samples,), 1.0, values)
+    for rows, places, inside in read_pieces(arrays, samples, elements, stride, values):
+        x = arrays.cast(values[rows][:, places], "float32")
+        channel = None if channels is None else places // channels.inner % channels.count
+        if normalization is not None:
+            x = (x - normalization.mean[channel]) * normalization.inverse[channel] - normalization.threshold[channel]
+        if layout.family.curve is Curve.ROOT:
+            x = arrays.where(x >= 0, x, float("nan"))
+        squares, sides = squared_ranges(arrays, x, inside, layout)
+        columns = [
+            (square * (side * counted).sum(-1)).sum(-1)
+            for counted in (inside, inside if weight is None else inside * weight[channel])
+            for square, side in zip(squares, sides, strict=True)
+        ]
+        total[rows] = total[rows] + arrays.stack(columns, -1)
+        sound = arrays.amin(arrays.amin(arrays.cast(arrays.isfinite(x), "float32")))
+        finite[rows] = finite[rows] * sound
+    return arrays.where(finite[:, None] == 1, total * groups_read(elements, stride)[2], float("nan"))
 
 
 def squared_ranges(
@@ -83,11 +87,11 @@ def bent_ends(arrays: Arrays, x: Array, inside: Array, layout: AnyLayout) -> tup
 def energy(arrays: Arrays, values: Array, stride: int) -> Array:
     """Return the sums of squares of ``Backend.energy``."""
     samples, elements = values.shape
-    places, inside = read_elements(arrays, elements, stride, values)
-    if samples * elements == 0:
-        return filled(arrays, (samples,), 0.0, values)
-    x = arrays.cast(values[:, places], "float32")
-    return (x * x * inside).sum(-1).sum(-1) * groups_read(elements, stride)[2]
+    total = filled(arrays, (samples,), 0.0, values)
+    for rows, places, inside in read_pieces(arrays, samples, elements, stride, values):
+        x = arrays.cast(values[rows][:, places], "float32")
+        total[rows] = total[rows] + (x * x * inside).sum(-1).sum(-1)
+    return total * groups_read(elements, stride)[2]
 
 
 def groups_read(elements: int, stride: int) -> tuple[int, int, float]:
@@ -103,13 +107,16 @@ def groups_read(elements: int, stride: int) -> tuple[int, int, float]:
     return first, len(read), elements / inside
 
 
-def read_elements(arrays: Arrays, elements: int, stride: int, like: Array) -> tuple[Array, Array]:
-    """Return the places (R, E) in a sample of the elements to read, and 1.0 for each of them.
+def read_pieces(
+    arrays: Arrays, samples: int, elements: int, stride: int, like: Array
+) -> Iterator[tuple[slice, Array, Array]]:
+    """Yield some samples, the places (R, E) of groups of theirs to read, and 1.0 for each of these, piece by piece.
 
     A short last group repeats its last element, which then counts 0.0.
     """
-    first, _, _ = groups_read(elements, stride)
-    groups = -(-elements // GROUP)
-    places = arrays.arange(0, groups * GROUP, like).reshape(groups, GROUP)[first::stride]
-    inside = places < elements
-    return arrays.where(inside, places, elements - 1), arrays.cast(inside, "float32")
+    first, read, _ = groups_read(elements, stride)
+    for rows, few in stretches(samples, GROUP * read):
+        number = arrays.arange(few.start // GROUP, -(-few.stop // GROUP), like)[:, None]
+        places = GROUP * (first + stride * number) + arrays.arange(0, GROUP, like)
+        inside = places < elements
+        yield rows, arrays.where(inside, places, elements - 1), arrays.cast(inside, "float32")

@@ -29,10 +29,15 @@ def decode_function(
     layout: AnyLayout,
     function: Smooth,
     derivative: int,
+    dtype: str,
     affine: OutputAffine | None,
+    samples: range | None,
+    out: Array | None,
+    grad: Array | None,
 ) -> Array:
-    """Return what ``Backend.decode_function`` says, float32 and without a factor."""
+    """Do what ``Backend.decode_function`` says."""
     check_function(layout, derivative, affine)
+    before = 0 if samples is None else samples.start
     scale = shift = None
     if affine is not None:
         scale, shift = batch_norm.output_scale(arrays, affine, Part.WHOLE, buffer)
@@ -48,9 +53,13 @@ def decode_function(
         value, first, second = FUNCTIONS[function](arrays, y)[derivative : derivative + 3]
         result = value - correction * (second * (gamma * gamma) * slope + first * gamma * bend)
         # bounds make a number of a NaN
-        return arrays.where(y == y, result, y)
+        result = arrays.where(y == y, result, y)
+        if grad is None:
+            return result
+        rows = slice(piece.samples.start - before, piece.samples.stop - before)
+        return arrays.cast(grad[rows, piece.places], "float32") * result
 
-    return codes.decode(arrays, buffer, layout, Part.WHOLE, bent=True, finished=finished)
+    return codes.decode(arrays, buffer, layout, Part.WHOLE, dtype, samples, out, bent=True, finished=finished)
 
 
 def check_function(layout: AnyLayout, derivative: int, affine: OutputAffine | None) -> None:

@@ -10,11 +10,11 @@ from actnn.kernels.contract import (
     Arrays,
     BatchNorm,
     Channels,
-    DividedLayout,
     Division,
     Key,
     Normalization,
     Span,
+    check_divided,
 )
 from actnn.kernels.triton.device.batch_norm import (
     coefficients_kernel,
@@ -42,6 +42,9 @@ from actnn.kernels.triton.sampling import SamplingRows, Source
 
 # channels of a program that does the arithmetic of channels
 CHANNELS = 128
+
+# a normalisation holds numbers of channels beside a code
+NORMALIZING = 2
 
 
 class BatchNormRows(SamplingRows):
@@ -72,7 +75,7 @@ class BatchNormRows(SamplingRows):
         buffer: Array | None = None,
     ) -> Array:
         buffer = space(arrays, values, layout.nbytes, buffer)
-        form = form_of(layout)
+        form = form_of(layout, NORMALIZING)
         programs, blocks = grid(form, layout.groups, layout.samples)
         if programs == 0:
             return self.write_key(arrays, buffer, key)
@@ -104,8 +107,10 @@ class BatchNormRows(SamplingRows):
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        out: Array | None = None,
     ) -> Array:
-        out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
+        if out is None:
+            out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
         write_gradient(self.launch, arrays, grad, channels, code, layout, rectified, coefficients, out)
         return out
 
@@ -139,7 +144,7 @@ class BatchNormRows(SamplingRows):
             *(channels.count, chunks.positions, chunks.length, chunks.number, not layout.family.affine, CHANNELS),
         )
         if division is not None:
-            assert isinstance(layout, DividedLayout)
+            layout = check_divided(layout)
             # readers of the output see gamma times the noise
             parts = prepared[2], prepared[3], prepared[4]
             source = Source(1, channels, *parts, normalization.gamma, squared=True)

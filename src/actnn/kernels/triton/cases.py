@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from actnn.format import FAMILIES, GROUP, Curve, Family
+from actnn.format import FAMILIES, GROUP, Family
+from actnn.kernels.triton.batch_norm import NORMALIZING
 from actnn.kernels.triton.compiling import Case
 from actnn.kernels.triton.device import batch_norm, codes, masks, pooling, row_norm, sampling, smooth
 from actnn.kernels.triton.device.kernel import Cut, Form
+from actnn.kernels.triton.launching import LEAST_TILE, tile_of
 
-TILE = 16
 # planes of one channel after another, each of whole octets; rows of whole groups
 CUT = Cut(large_inner=1, outer=0, large_count=1, octet=1)
 LAST = Cut(large_inner=0, outer=1, large_count=1, octet=2)
@@ -22,12 +23,11 @@ TURN = 8 * 32
 SIZES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
-def form(family: str, bits: int, **changes: Any) -> Form:
+def form(family: str, bits: int) -> Form:
     """Return the form of a code, with dither, of whole groups."""
     found = FAMILIES[family]
     kind = 0 if found.affine else found.sides
-    tile = TILE if found.curve is Curve.LINEAR else TILE // 2
-    return Form(kind, int(found.curve), int(found.unit), 0, bits, tile, 0, 1)._replace(**changes)
+    return Form(kind, int(found.curve), int(found.unit), 0, bits, tile_of(found, bits, True), 0, 1)
 
 
 def case(name: str, kernel: Any, family: str, bits: int, passes: int, **constants: Any) -> Case:
@@ -35,6 +35,13 @@ def case(name: str, kernel: Any, family: str, bits: int, passes: int, **constant
     chosen = form(family, bits)
     nbytes = FLOAT_BYTES * passes + stored_bytes(FAMILIES[family], bits)
     return Case(f"{name} {family} {bits}", kernel, {"FORM": chosen, **constants}, GROUP * chosen.tile, nbytes)
+
+
+def normalizing(of: Case) -> Case:
+    """Return a case of a kernel that leaves a code fewer registers."""
+    whole = of.constants["FORM"]
+    own = whole._replace(tile=max(LEAST_TILE, whole.tile // NORMALIZING))
+    return replace(of, constants={**of.constants, "FORM": own}, elements=GROUP * own.tile)
 
 
 def stored_bytes(family: Family, bits: int) -> float:
@@ -68,7 +75,8 @@ def of_other_types(cases: list[Case]) -> list[Case]:
     for each in chosen:
         for changes in ({"whole": 0}, {"whole": 0, "flat": 1}, {"rounding": 2}):
             own = each.constants["FORM"]._replace(**changes)
-            own = own if own.whole else own._replace(tile=own.tile // 2)
+            family = FAMILIES[each.name.split()[-2]]
+            own = own._replace(tile=tile_of(family, own.bits, bool(own.whole)))
             words = " ".join(f"{name}={value}" for name, value in changes.items())
             constants = {**each.constants, "FORM": own}
             found.append(replace(each, name=f"{each.name} {words}", constants=constants, elements=GROUP * own.tile))
@@ -82,8 +90,8 @@ def of_norms() -> list[Case]:
     both, rows = {"CUT": CUT}, {"CUT": CUT, "ROW_CUT": CUT}
     several = "row part sums"
     return [
-        case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, **both),
-        case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, CUT=LAST),
+        normalizing(case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, **both)),
+        normalizing(case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, CUT=LAST)),
         case("gradient", batch_norm.gradient_kernel, "two_sided", 3, 2, **both, RECTIFIED=True),
         replace(
             case("gradient sums", batch_norm.gradient_sums_kernel, "two_sided", 3, 1, **tile, RECTIFIED=True),

@@ -7,11 +7,11 @@ from actnn.kernels.contract import (
     AnyLayout,
     Array,
     Arrays,
-    DividedLayout,
     Division,
     Key,
     OutputAffine,
     Smooth,
+    check_divided,
 )
 from actnn.kernels.reference.smooth import check_function
 from actnn.kernels.triton.device.codes import decode_kernel, encode_kernel
@@ -56,7 +56,7 @@ class CodeRows(SamplingRows):
     ) -> Array:
         buffer = space(arrays, values, layout.nbytes, buffer)
         if division is not None:
-            assert isinstance(layout, DividedLayout)
+            layout = check_divided(layout)
             self.measure_and_divide(arrays, values, layout, division, Source())
         form = form_of(layout)
         programs, blocks = grid(form, layout.groups, layout.samples)

@@ -10,13 +10,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from actnn.errors import FormatError
-from actnn.format import GROUP, Curve
+from actnn.format import GROUP, Curve, Family
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, DividedLayout, Key, check_buffer
 from actnn.kernels.triton.device.kernel import Cut, Form
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # groups of a program; the interpreter is the faster the fewer programs there are
 TILE = 64 if INTERPRETED else 16
+# fewer would leave threads idle
+LEAST_TILE = 4
+# bits above which words along a cubic, found bit by bit, want more registers; so do those with levels on both sides
+FEW_BITS = 4
 # the format forbids fused multiply-adds
 OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
 # kernels read and write whole words of a code's header
@@ -81,14 +85,13 @@ class Launching:
         self.launch = launch
 
 
-def form_of(layout: AnyLayout) -> Form:
-    """Return what of a layout is constant within a kernel."""
+def form_of(layout: AnyLayout, share: int = 1) -> Form:
+    """Return what of a layout is constant within a kernel, which leaves a code one ``share``-th of its registers."""
     family = layout.family
-    # a curve needs twice the registers, and so do samples that end within a group
     whole = layout.elements % GROUP == 0
-    tile = TILE // (1 if family.curve is Curve.LINEAR else 2) // (1 if whole else 2)
     uniform = not isinstance(layout, DividedLayout) and layout.sample_bits is None
     bits = layout.bits if uniform else 0
+    tile = tile_of(family, bits, whole, share)
     return Form(
         kind=0 if family.affine else family.sides,
         curve=int(family.curve),
@@ -99,6 +102,16 @@ def form_of(layout: AnyLayout) -> Form:
         flat=int(bits > 0 and layout.groups < tile),
         whole=int(whole),
     )
+
+
+def tile_of(family: Family, bits: int, whole: bool, share: int = 1) -> int:
+    """Return how many groups a program works on: as many as its registers hold."""
+    # a curve needs twice the registers, and so do samples that end within a group
+    tile = TILE // (1 if family.curve is Curve.LINEAR else 2) // (1 if whole else 2)
+    both_sides = not family.affine and family.sides > 1
+    if family.curve is Curve.CUBIC and (bits > FEW_BITS or both_sides):
+        tile //= 2
+    return max(LEAST_TILE, tile // share)
 
 
 def cut_of(channels: Channels, elements: int) -> Cut:

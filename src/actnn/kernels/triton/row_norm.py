@@ -8,12 +8,12 @@ from actnn.kernels.contract import (
     Array,
     Arrays,
     Channels,
-    DividedLayout,
     Division,
     Key,
     RowNorm,
     Span,
     check_buffer,
+    check_divided,
 )
 from actnn.kernels.reference.row_norm import check_rows
 from actnn.kernels.triton.batch_norm import BatchNormRows
@@ -63,7 +63,7 @@ class RowNormRows(BatchNormRows):
         rows, width = normalization.rows, normalization.rows.width
         mean = row_statistics(self.launch, arrays, values, layout, normalization)
         if division is not None:
-            assert isinstance(layout, DividedLayout)
+            layout = check_divided(layout)
             # readers of the output see gamma times the noise
             parts = rows.channels, mean, normalization.saved, None, normalization.gamma
             source = Source(2, *parts, squared=True, width=max(1, width))

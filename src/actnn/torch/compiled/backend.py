@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.source import LocalSource
 from torch._functorch import config as functorch
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import detect_fake_mode
 from torch._inductor import config as inductor
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -17,8 +19,11 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.replace_random import replace_random_passes
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from actnn.settings import Policy
 from actnn.torch.compiled import attention, codes, norms  # noqa: F401
+from actnn.torch.compiled.library import draw_of
 from actnn.torch.compiled.partition import Partition
+from actnn.torch.compiled.report import GraphReport
 
 aten = torch.ops.aten
 
@@ -28,15 +33,29 @@ aten = torch.ops.aten
 SETTINGS = {"enable_autograd_cache": False, "donated_buffer": False}
 
 
-class Backend:
-    """Compiles graphs whose forwards keep codes; ``draws`` returns (seed, call) for the next call of one of them."""
+# planned widths of the codes of a graph, by its structure and by the names of what is coded
+Plan = Mapping[str, Mapping[str, int]]
 
-    def __init__(self, partition: Partition, draws: Callable[[], Tensor]) -> None:
-        self.partition, self._draws = partition, draws
+
+class Backend:
+    """Compiles graphs whose forwards keep codes; ``reports`` tells what each forward keeps.
+
+    ``draws`` returns ``draw_of`` the next call of a graph, which it is told the structure of. Graphs that are not to be
+    ``compiled`` run as they were traced, which takes less time where they run seldom.
+    """
+
+    def __init__(
+        self, policy: Policy, bits: int, draws: Callable[[str], Tensor], plan: Plan, compiled: bool = True
+    ) -> None:
+        self._policy, self._bits, self._draws, self._plan = policy, bits, draws, plan
+        self._compile = compile_inner if compiled else interpret_inner
+        self.reports: list[GraphReport] = []
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return a graph that Dynamo traced, compiled: called with the same inputs."""
-        draw = self._draws()
+        structure = structure_of(module)
+        partition = Partition(self._policy, self._bits, structure, self._plan.get(structure, {}))
+        draw = draw_of(0, 0)
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         with module.graph.inserting_after(places[-1]) if places else module.graph.inserting_before():
             added = module.graph.placeholder("actnn_draw")
@@ -46,19 +65,27 @@ class Backend:
         # AOTAutograd wants to know of every input where it comes from
         added._dynamo_source = LocalSource("actnn_draw")
         module.recompile()
-        inner = partial(compile_inner, self.partition)
+        inner = partial(self._compile, partition)
         try:
-            with inductor.patch(custom_partitioner_fn=self.partition), functorch.patch(SETTINGS):
+            with inductor.patch(custom_partitioner_fn=partition), functorch.patch(SETTINGS):
                 # nothing is taken apart before rules have seen it
                 compiled: Any = compile_fx(module, [*inputs, example], inner_compile=inner, decompositions={})
         finally:
             # Dynamo goes through its inputs again
             module.graph.erase_node(added)
+        if partition.report is not None:
+            self.reports.append(partition.report)
 
         def call(*arguments: Any) -> Any:
-            return compiled(*arguments, self._draws())
+            return compiled(*arguments, self._draws(structure))
 
         return call
+
+
+def structure_of(module: fx.GraphModule) -> str:
+    """Return a name for what Dynamo traced: the same for inputs of other shapes."""
+    words = "\n".join(f"{node.op} {node.target}" for node in module.graph.nodes)
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def compile_inner(partition: Partition, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -66,6 +93,11 @@ def compile_inner(partition: Partition, module: fx.GraphModule, inputs: Sequence
     # backwards are compiled when they are first called, and inductor's cache must know whose they are
     with inductor.patch(custom_partitioner_fn=partition):
         return compile_fx_inner(decomposed(module), inputs, **options)
+
+
+def interpret_inner(partition: Partition, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+    """Return a forward or a backward that torch runs operation by operation."""
+    return make_boxed_func(decomposed(module).forward)
 
 
 def decomposed(module: fx.GraphModule) -> fx.GraphModule:

@@ -81,10 +81,15 @@ def operator(schema: str, fake: Implementation) -> Callable[[Implementation], Im
     return define
 
 
+def draw_of(seed: int, call: int, redrawn: int = -1, again: int = 0) -> Tensor:
+    """Return what a graph draws the noise of one call from; that of one site may be of another call."""
+    return torch.tensor([seed, call, redrawn, again], dtype=torch.int64, device="cpu")
+
+
 def key_of(draw: Tensor, site: int) -> Key:
-    """Return the key of one code from (seed, call), a tensor on the host that is an input of the graph."""
-    seed, call = draw.tolist()
-    return derive_key(seed, site, call)
+    """Return the key of one code from ``draw_of``, a tensor on the host that is an input of the graph."""
+    seed, call, redrawn, again = draw.tolist()
+    return derive_key(seed, site, again if site == redrawn else call)
 
 
 def empty_like_order(order: TorchOrder, dtype: torch.dtype, like: Tensor) -> Tensor:

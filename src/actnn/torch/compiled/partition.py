@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ aten = torch.ops.aten
 
 
 class Partition(CustomPartitionerFn):
-    """Puts codes into a joint graph, then divides it; ``reports`` tells what each forward keeps."""
+    """Puts codes into a joint graph, then divides it; ``report`` tells what its forward keeps, once that is known.
 
-    def __init__(self, policy: Policy, bits: int) -> None:
-        self._policy, self._bits = policy, bits
-        self.reports: list[GraphReport] = []
+    ``structure`` is the name of what Dynamo traced, and ``widths`` holds the planned ones, by what is coded.
+    """
+
+    def __init__(self, policy: Policy, bits: int, structure: str, widths: Mapping[str, int]) -> None:
+        self._policy, self._bits, self._structure, self._widths = policy, bits, structure, widths
+        self.report: GraphReport | None = None
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Return the forward, which makes codes, and the backward, which reads them."""
@@ -32,13 +36,14 @@ class Partition(CustomPartitionerFn):
         graph = JointGraph(gm, static)
         for node in gm.graph.nodes:
             check_static(node)
+        coding = Coding(graph, self._policy, self._bits, self._widths)
         if self._policy.compress:
-            put_codes_in(Coding(graph, self._policy, self._bits))
+            put_codes_in(coding)
         gm.graph.lint()
         gm.recompile()
         known = {name: value for name, value in options.items() if name != "compiler"}
         forward, backward = default_partition(gm, joint_inputs, **known)
-        self.reports.append(describe(forward, options["num_fwd_outputs"], graph.static))
+        self.report = describe(forward, options["num_fwd_outputs"], coding, self._structure)
         return forward, backward
 
     def uuid(self) -> Any:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, fx
 
 from actnn.torch.compiled.graph import VIEWS, Node
+from actnn.torch.compiled.library import CodeForm
+from actnn.torch.compiled.rules import Coding
 
 # what makes codes, masks and positions, and which of its results those are
 MAKERS: dict[Any, tuple[str, int | None]] = {
@@ -32,10 +34,24 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class CodeSite:
+    """A code that a forward keeps: which one of its graph's it is, the name of what is coded, and its form."""
+
+    number: int
+    of: str
+    form: CodeForm
+
+
+@dataclass(frozen=True)
 class GraphReport:
-    """All that one compiled forward keeps, apart from parameters and buffers, which are there anyway."""
+    """All that one compiled forward keeps, apart from parameters and buffers, which are there anyway.
+
+    ``structure`` names what was compiled: graphs of inputs of other shapes have the same.
+    """
 
     saved: tuple[Saved, ...]
+    codes: tuple[CodeSite, ...] = ()
+    structure: str = ""
 
     @property
     def kept_bytes(self) -> int:
@@ -74,11 +90,12 @@ class CompiledReport:
         return "\n".join(lines) or "nothing was compiled for training yet"
 
 
-def describe(forward: fx.GraphModule, outputs: int, static: set[Node]) -> GraphReport:
+def describe(forward: fx.GraphModule, outputs: int, coding: Coding, structure: str) -> GraphReport:
     """Return what a forward keeps beyond its first ``outputs`` results."""
     (results,) = next(node for node in forward.graph.nodes if node.op == "output").args
-    names = {node.name for node in static}
+    names, draw = {node.name for node in coding.graph.static}, coding.graph.draw.name
     found: dict[str, Saved] = {}
+    codes: dict[int, CodeSite] = {}
     for node in results[outputs:]:
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
         if isinstance(value, Tensor) and source_of(node).name not in names:
@@ -89,7 +106,17 @@ def describe(forward: fx.GraphModule, outputs: int, static: set[Node]) -> GraphR
                 str(value.dtype).removeprefix("torch."),
                 value.numel() * value.element_size(),
             )
-    return GraphReport(tuple(found.values()))
+            if found[node.name].kind == "code":
+                number = site_of(node, draw)
+                codes[number] = CodeSite(number, *coding.sites[number])
+    return GraphReport(tuple(found.values()), tuple(codes.values()), structure)
+
+
+def site_of(node: Node, draw: str) -> int:
+    """Return the number of the site of a code, which whatever makes one is told behind the draw."""
+    maker = node if node.target in MAKERS else node.args[0]
+    place = next(place for place, each in enumerate(maker.args) if isinstance(each, fx.Node) and each.name == draw)
+    return int(maker.args[place + 1])
 
 
 def source_of(node: Node) -> Node:

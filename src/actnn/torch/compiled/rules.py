@@ -7,7 +7,7 @@ left to ``values``, and what that cannot code either stays exact.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,30 +28,38 @@ ours = torch.ops.actnn
 
 
 class Coding:
-    """What rules share: the graph, the policy, and the codes that were made so far."""
+    """What rules share: the graph, the policy, and the codes that were made so far.
 
-    def __init__(self, graph: JointGraph, policy: Policy, bits: int) -> None:
-        self.graph, self.policy, self.bits = graph, policy, bits
+    ``widths`` holds those that were planned, by the names of what is coded; all others follow from ``bits``.
+    """
+
+    def __init__(self, graph: JointGraph, policy: Policy, bits: int, widths: Mapping[str, int]) -> None:
+        self.graph, self.policy, self.bits, self.widths = graph, policy, bits, widths
+        # what is coded at each site: its name, and the form of its code
+        self.sites: dict[int, tuple[str, CodeForm]] = {}
         # codes of values as they are, or of what a normalisation normalised: (code, form, arguments of the affine)
         self.functions: dict[Node, tuple[Node, CodeForm, tuple[Any, ...], bool]] = {}
 
-    def form(self, node: Node, family: Family, extra: float, image: bool, batched: bool) -> CodeForm:
-        """Return the form of a code of a tensor, ``extra`` bits wider than the average."""
+    def site(self, node: Node, family: Family, extra: float, image: bool, batched: bool) -> tuple[int, CodeForm]:
+        """Return a number for a code of a tensor, and its form: of planned width, or ``extra`` above the average."""
         bits = min(self.bits + extra, MAX_BITS)
-        width = min(int(bits + signs(family, bits)), MAX_BITS)
+        width = self.widths.get(node.name, min(int(bits + signs(family, bits)), MAX_BITS))
         last = image and self.graph.order_of(node)
-        return CodeForm(tuple(value_of(node).shape), last, batched, family, width, self.policy.rounding)
+        shape = tuple(value_of(node).shape)
+        form = CodeForm(shape, last, batched, family, max(width, family.least_bits), self.policy.rounding)
+        number = self.graph.next_site()
+        self.sites[number] = node.name, form
+        return number, form
 
     def encode(
         self, node: Node, family: Family, extra: float = 0.0, image: bool = False, batched: bool = False
     ) -> tuple[Node, CodeForm]:
         """Add a code of a tensor to the forward."""
-        form = self.form(node, family, extra, image, batched)
+        site, form = self.site(node, family, extra, image, batched)
         graph = self.graph
         # what is added stands behind all inputs, of which the last is the draw
         after = graph.draw if node.op == "placeholder" else node
-        target = ours.encode.default
-        code = graph.call_forward(after, target, node, graph.draw, graph.next_site(), *form.arguments)
+        code = graph.call_forward(after, ours.encode.default, node, graph.draw, site, *form.arguments)
         return code, form
 
 
@@ -72,9 +80,8 @@ def batch_norm(coding: Coding, node: Node) -> bool:
     smooth = any(user.target in SMOOTH for user in output.users)
     without_sides = families.of_normalized(coding.policy)
     family = without_sides if relu is None else families.with_sides(coding.policy)
-    form = coding.form(x, family, CURVED_EXTRA if smooth else 0.0, image=True, batched=True)
+    site, form = coding.site(x, family, CURVED_EXTRA if smooth else 0.0, image=True, batched=True)
     arguments = BATCH_NORMS[forward.target](*forward.args)
-    site = graph.next_site()
     made = graph.call_forward(forward, ours.batch_norm.default, *arguments, graph.draw, site, *form.arguments)
     y, code, saved, *averages = results_forward(graph, made, 5)
     graph.replace(output, y)
@@ -190,11 +197,11 @@ def _row_norm(
     if 0 not in parts or any(user is not node for place in (1, 2) if place in parts for user in parts[place].users):
         return False
     family = families.of_normalized(coding.policy)
-    form = coding.form(x, family, ROW_NORM_EXTRA, image=False, batched=True)
+    site, form = coding.site(x, family, ROW_NORM_EXTRA, image=False, batched=True)
     made = graph.call_forward(
         forward,
         ours.row_norm.default,
-        *(x, *parameters, *rows, epsilon, graph.draw, graph.next_site(), *form.arguments),
+        *(x, *parameters, *rows, epsilon, graph.draw, site, *form.arguments),
     )
     y, code, inverse = results_forward(graph, made, 3)
     graph.replace(parts[0], y)
