@@ -22,7 +22,10 @@ export PATH := $(abspath $(BIN)):$(PATH)
 demo: $(VENV)/demo-installed
 	$(BIN)/python -m actnn demo
 
-test: lint test-native test-python
+# types are checked while the native tests compile: neither fills all cores for long
+test: $(VENV)/test-installed
+	$(MAKE) --jobs 2 --output-sync=target lint test-native
+	$(MAKE) test-python
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .
@@ -35,8 +38,10 @@ test-native: $(VENV)/test-installed
 	cmake --build build/sanitize
 	ctest --test-dir build/sanitize --output-on-failure
 
+# threads of one worker that spin while they wait would take the cores of another
+test-python: export OMP_WAIT_POLICY := passive
 test-python: $(VENV)/test-installed
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # All that `make test` tries a share of: kernels of accelerators, interpreted and compiled; takes half an hour.
 test-triton: $(VENV)/test-installed
