@@ -36,7 +36,7 @@ test-native: $(VENV)/test-installed
 	cmake -S . -B build/sanitize -G Ninja --log-level=WARNING \
 	    -DACTNN_BUILD_TESTS=ON -DACTNN_SANITIZE=ON -DACTNN_WERROR=ON
 	cmake --build build/sanitize
-	ctest --test-dir build/sanitize --output-on-failure
+	OMP_WAIT_POLICY=passive ctest --test-dir build/sanitize --output-on-failure --parallel 2
 
 # threads of one worker that spin while they wait would take the cores of another
 test-python: export OMP_WAIT_POLICY := passive
@@ -64,7 +64,7 @@ test-aarch64: $(VENV)/build-tools
 	cmake -S . -B build/aarch64 -G Ninja --log-level=WARNING -DCMAKE_TOOLCHAIN_FILE=tools/aarch64.cmake \
 	    -DACTNN_BUILD_TESTS=ON -DACTNN_WERROR=ON
 	cmake --build build/aarch64
-	OMP_WAIT_POLICY=passive ctest --test-dir build/aarch64 --output-on-failure
+	OMP_WAIT_POLICY=passive ctest --test-dir build/aarch64 --output-on-failure --parallel 2
 
 # The documentation as a site, in build/site; every warning is an error.
 docs: $(VENV)/docs-installed

@@ -17,7 +17,7 @@ try:
     from transformers import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
     from transformers.trainer_callback import ExportableState
     from transformers.trainer_utils import SaveStrategy
-    from transformers.utils import can_return_loss, find_labels
+    from transformers.utils.generic import can_return_loss, find_labels
 except ImportError as problem:
     raise missing("transformers") from problem
 
@@ -40,8 +40,8 @@ def compress(trainer: AnyTrainer, **settings: Any) -> AnyTrainer:
 def name_labels(trainer: Any, model_class: type[Any]) -> None:
     """Tell a trainer of a wrapper which inputs are labels: it asks the class of its model, and would find none."""
     if trainer.args.label_names is None:
-        trainer.label_names = find_labels(model_class)
-    trainer.can_return_loss = can_return_loss(model_class)
+        trainer.label_names = find_labels(model_class)  # type: ignore[no-untyped-call]
+    trainer.can_return_loss = can_return_loss(model_class)  # type: ignore[no-untyped-call]
 
 
 class ActnnCallback(TrainerCallback, ExportableState):
