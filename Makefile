@@ -22,7 +22,10 @@ export PATH := $(abspath $(BIN)):$(PATH)
 demo: $(VENV)/demo-installed
 	$(BIN)/python -m actnn demo
 
-test: lint test-native test-python
+# types are checked while the native tests compile: neither fills all cores for long
+test: $(VENV)/test-installed
+	$(MAKE) --jobs 2 --output-sync=target lint test-native
+	$(MAKE) test-python
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .
@@ -33,10 +36,12 @@ test-native: $(VENV)/test-installed
 	cmake -S . -B build/sanitize -G Ninja --log-level=WARNING \
 	    -DACTNN_BUILD_TESTS=ON -DACTNN_SANITIZE=ON -DACTNN_WERROR=ON
 	cmake --build build/sanitize
-	ctest --test-dir build/sanitize --output-on-failure
+	OMP_WAIT_POLICY=passive ctest --test-dir build/sanitize --output-on-failure --parallel 2
 
+# threads of one worker that spin while they wait would take the cores of another
+test-python: export OMP_WAIT_POLICY := passive
 test-python: $(VENV)/test-installed
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # All that `make test` tries a share of: kernels of accelerators, interpreted and compiled; takes half an hour.
 test-triton: $(VENV)/test-installed
@@ -59,7 +64,7 @@ test-aarch64: $(VENV)/build-tools
 	cmake -S . -B build/aarch64 -G Ninja --log-level=WARNING -DCMAKE_TOOLCHAIN_FILE=tools/aarch64.cmake \
 	    -DACTNN_BUILD_TESTS=ON -DACTNN_WERROR=ON
 	cmake --build build/aarch64
-	OMP_WAIT_POLICY=passive ctest --test-dir build/aarch64 --output-on-failure
+	OMP_WAIT_POLICY=passive ctest --test-dir build/aarch64 --output-on-failure --parallel 2
 
 # The documentation as a site, in build/site; every warning is an error.
 docs: $(VENV)/docs-installed

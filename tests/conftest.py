@@ -21,6 +21,25 @@ import works_with
 settings.register_profile("actnn", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("actnn")
 
+# files that take the longest, in processes of their own or with a compiler: a worker that met one of them last would be
+# waited for
+LONGEST = (
+    "kernels/test_triton_interpreted.py",
+    "integrations/test_trainers.py",
+    "torch/test_compiled.py",
+    "bench/test_limits.py",
+    "paddle/test_door.py",
+    "torch/test_parallel.py",
+    "bench/test_step.py",
+    "bench/test_losses.py",
+    "cli/test_train_resume.py",
+    "cli/test_train_processes.py",
+    "cli/test_profile.py",
+    "docs/test_snippets.py",
+    "examples/test_examples.py",
+    "frontends/test_unbiased_gradients.py",
+    "frontends/test_adaptive_training.py",
+)
 # what the tests of each row found out
 VERDICTS = pytest.StashKey[dict[str, str]]()
 # set in the process of a test that has one of its own
@@ -58,6 +77,12 @@ def pytest_sessionfinish(session):
 def pytest_configure(config):
     """Silence what torch itself says once about a padding that some cases ask for on purpose."""
     config.addinivalue_line("filterwarnings", "ignore:Using padding='same' with even kernel:UserWarning")
+
+
+def pytest_collection_modifyitems(items):
+    """Let the longest files begin first, where workers take files in order."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(f"{item.path.parent.name}/{item.path.name}", len(LONGEST)))
 
 
 def pytest_pyfunc_call(pyfuncitem):

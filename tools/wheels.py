@@ -115,8 +115,9 @@ def try_wheel(wheel: Path, python: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         own = bare(python, folder)
         install(own, str(wheel))
-        # not from here, where the sources are
-        told = subprocess.run([own, "-m", "actnn", "doctor", "--json"], cwd=folder, capture_output=True, text=True)
+        # isolated, and not from here: neither a PYTHONPATH nor the sources may stand in for what was installed
+        command = [own, "-I", "-m", "actnn", "doctor", "--json"]
+        told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         found = json.loads(told.stdout)
         native = "manylinux" in wheel.name
         passed = told.returncode == 0 and found["kernels"].startswith("native" if native else "reference")
@@ -134,7 +135,7 @@ def try_readme(wheel: Path, python: str) -> None:
         install(own, str(wheel))
         program = Path(folder) / "example.py"
         program.write_text(first_example((ROOT / "README.md").read_text()) + ONE_TEAM)
-        subprocess.run([own, str(program)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([own, "-I", str(program)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - began
     print(f"{wheel.name}: installed, and README's first example run, in {seconds:.1f} s; one OpenMP runtime")
     if seconds > SECONDS:

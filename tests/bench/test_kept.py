@@ -65,7 +65,7 @@ def test_codes_are_told_from_what_stays_exact():
     assert counted == sum(part.nbytes for part in parts)
 
 
-def test_models_are_weighed_at_a_level_recorded_and_printed_as_a_table(tmp_path, capsys):
+def test_models_are_weighed_at_a_level_recorded_and_printed_as_a_table(in_this_process, tmp_path, capsys):
     pytest.importorskip("transformers")
     out = tmp_path / "kept.jsonl"
     arguments = ["--models", f"{BERT},small_resnet", "--size", "32", "--threads", "1", "--out", str(out)]

@@ -31,8 +31,10 @@ def arguments(folder, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("framework", NAMES)
-def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, folder, tmp_path, capsys):
+def test_contestants_begin_with_equal_weights_and_see_equal_images(framework, folder, tmp_path, capsys, request):
     pytest.importorskip(framework)
+    if framework != "torch":
+        request.getfixturevalue("in_this_process")
     out = tmp_path / "losses.jsonl"
     command = arguments(folder, "--framework", framework, "--contestants", "exact,L0,L3", "--out", str(out))
     assert losses.main(command) == 0

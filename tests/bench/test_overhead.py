@@ -16,8 +16,10 @@ LEAVES = 3 + 6 * 6 + (4 * 1 + 2 * 2) + 3
 
 
 @pytest.mark.parametrize("framework", ["torch", "paddle"])
-def test_every_contestant_is_compared_with_exact_training_and_recorded(framework, tmp_path, capsys):
+def test_every_contestant_is_compared_with_exact_training_and_recorded(framework, tmp_path, capsys, request):
     pytest.importorskip(framework)
+    if framework != "torch":
+        request.getfixturevalue("in_this_process")
     out = tmp_path / "overhead.jsonl"
     arguments = ["--framework", framework, "--models", "small_resnet", "--contestants", "L3", "--rounds", "1"]
     arguments = ["bench", "overhead", *arguments, "--steps", "1", "--out", str(out)]

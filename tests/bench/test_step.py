@@ -26,7 +26,7 @@ def test_a_step_is_timed_and_weighed_against_exact_training(capsys, tmp_path):
     assert records["L3"]["step_default"]["seconds"] > 0
 
 
-def test_a_step_of_paddle_is_timed_and_weighed_too(capsys):
+def test_a_step_of_paddle_is_timed_and_weighed_too(in_this_process, capsys):
     pytest.importorskip("paddle")
     pytest.importorskip("actnn.paddle")
     arguments = ["--framework", "paddle", "--model", "small_resnet", "--batch", "4", "--size", "32", "--rounds", "1"]
@@ -50,7 +50,7 @@ def test_a_level_that_changes_its_process_is_not_timed_beside_others():
         step.main(["--contestants", "exact,L3.1,L5"])
 
 
-def test_a_step_of_a_language_model_is_timed_and_weighed_too(capsys):
+def test_a_step_of_a_language_model_is_timed_and_weighed_too(in_this_process, capsys):
     pytest.importorskip("transformers")
     model = "bert:layers=1,width=32,tokens=16,vocabulary=64"
     arguments = ["--model", model, "--batch", "2", "--rounds", "1", "--threads", "1", "--contestants", "exact,L3"]

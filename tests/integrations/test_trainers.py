@@ -15,6 +15,8 @@ import torch
 import trainers
 from torch_framework import same_tensors
 
+import actnn
+
 # far more than they need
 LONGEST = 300
 
@@ -50,3 +52,16 @@ def test_a_run_that_was_killed_and_resumed_equals_the_whole_one_and_logs_what_it
     assert 1 < notes["actnn/bits"] < 8
     # a session whose steps nobody begins would give all the same
     assert len({round(bits, 3) for bits in notes["bits of layers"]}) > 1
+
+
+def test_a_trainer_of_a_wrapper_evaluates_with_a_loss(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
+    from actnn.integrations.huggingface import compress
+
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **sizes))
+    examples = [{"input_ids": torch.arange(8), "labels": torch.tensor(number % 2)} for number in range(4)]
+    arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True)
+    trainer = compress(transformers.Trainer(actnn.QModule(model), arguments, eval_dataset=examples))
+    assert trainer.evaluate()["eval_loss"] > 0

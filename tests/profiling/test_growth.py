@@ -91,3 +91,14 @@ def test_what_a_process_needs_at_two_batches_tells_what_it_needs_at_a_third():
     needs = {batch: needed(settings, batch) for batch in (384, 768, 1536)}
     found = extrapolated((384, needs[384]), (768, needs[768]), needs[1536])
     assert found == pytest.approx(1536, rel=0.15)
+
+
+def test_a_process_that_is_large_without_any_batch_is_measured_at_larger_ones():
+    def need(batch: int) -> int:
+        # workspaces that grow no further come with the second batch; what is measured of mobilenet_v2 at 64 pixels
+        return int((412 if batch > 8 else 358) * MEGABYTE + 0.7 * batch * MEGABYTE)
+
+    memory = 600 * MEGABYTE
+    found = growth.fitting({"needs": growth.needs_of(need, 8, memory)}, memory)
+    assert need(found) <= memory
+    assert found == pytest.approx((600 - 412) / 0.7, rel=0.05)

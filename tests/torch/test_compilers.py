@@ -139,6 +139,23 @@ def test_a_compiled_wrapper_says_once_that_it_runs_uncompiled():
     assert len([each for each in seen if "uncompiled" in str(each.message)]) == 1
 
 
+@pytest.mark.parametrize("part", ["model", "layer"])
+def test_compiling_what_was_converted_in_place_warns_that_codes_are_lost(part):
+    _, ours, x = pair()
+    model = ours._model
+    if part == "model":
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+    else:
+        compiled, x = torch.compile(model.last, backend="eager", fullgraph=True), torch.randn(4, 8)
+    with pytest.warns(UserWarning, match=r"keeps no codes.*actnn\.compile\(model\)"):
+        compiled(x).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.no_grad():
+            torch.compile(model.eval(), backend="eager", fullgraph=True)(torch.randn(2, 3, 8, 8))
+        torch.export.export(ours, (torch.randn(2, 3, 8, 8),))
+
+
 def test_asking_a_wrapper_to_compile_says_so():
     _, ours, x = pair()
     with pytest.warns(UserWarning, match="uncompiled"):

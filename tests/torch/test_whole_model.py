@@ -114,6 +114,16 @@ def test_what_is_not_compressed_is_named_with_the_reason_and_folded():
     assert "model (Mixed): exp (there is no rule for exp)" in text
 
 
+def test_weights_that_were_computed_are_no_codes():
+    plain = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+    nn.utils.parametrizations.weight_norm(plain[0])
+    whole = trained(actnn.QModule(plain)).report().whole
+    (part,) = [part for part in whole.parts if "weights that were computed" in part.reason]
+    assert part.layer == "0"
+    assert whole.parts[part] == plain[0].weight.nbytes
+    assert whole.coded_bytes < whole.parts[part]
+
+
 def test_what_the_user_wants_exact_is_named_as_such():
     parts = trained(actnn.QModule(Mixed(), exact=["first"])).report().whole.parts
     assert {part.reason for part in parts if part.layer == "first"} == {"exact asks for it (first)"}

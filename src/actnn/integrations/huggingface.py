@@ -17,6 +17,7 @@ try:
     from transformers import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
     from transformers.trainer_callback import ExportableState
     from transformers.trainer_utils import SaveStrategy
+    from transformers.utils.generic import can_return_loss, find_labels
 except ImportError as problem:
     raise missing("transformers") from problem
 
@@ -31,7 +32,16 @@ def compress(trainer: AnyTrainer, **settings: Any) -> AnyTrainer:
     first = next(place for place, each in enumerate(handler.callbacks) if isinstance(each, DefaultFlowCallback))
     handler.callbacks.insert(first + 1, callback)
     callback.convert(handler.model)
+    if isinstance(handler.model, QModule):
+        name_labels(trainer, type(handler.model._model))
     return trainer
+
+
+def name_labels(trainer: Any, model_class: type[Any]) -> None:
+    """Tell a trainer of a wrapper which inputs are labels: it asks the class of its model, and would find none."""
+    if trainer.args.label_names is None:
+        trainer.label_names = find_labels(model_class)  # type: ignore[no-untyped-call]
+    trainer.can_return_loss = can_return_loss(model_class)  # type: ignore[no-untyped-call]
 
 
 class ActnnCallback(TrainerCallback, ExportableState):

@@ -66,7 +66,8 @@ def needs_of(need: Callable[[int], int | None], batch: int, memory: int) -> list
         if second is None:
             break
         found = [(batch, first), (larger, second)]
-        if second - first >= FAR_APART or second >= memory / 2:
+        # half of what the smaller batch left free: a process may be large before it has any batch
+        if second - first >= FAR_APART or second >= (first + memory) / 2:
             break
         larger *= STRIDE
     largest = found[-1][0]

@@ -4,7 +4,8 @@ NOTE [Counting]
 1. Saved-tensor hooks count, in the first three steps and then in those whose number is a power of two: all other steps
    go without. Where somebody else's hooks are in place, nothing is counted.
 2. Each block of memory counts once, for the first that saved it; the model's own parameters and buffers do not count.
-3. Who saved it, the stack tells: the innermost module, and the function that the door saw last.
+3. Who saved it, the stack tells: the innermost module, and the function that the door saw last. An operation of ours
+   saves codes and a few statistics; weights that were computed, as by a parametrisation, are neither.
 4. What exact training keeps is counted when a report is asked for, by one more forward of the plain model on numbers of
    the same forms. It saves nothing: what autograd would keep is counted and dropped. Random generators and buffers are
    put back, and many processes, which would have to run it together, go without.
@@ -33,6 +34,9 @@ from actnn.torch.door.mode import Door
 from actnn.torch.memory import KeptBytes, address, has_memory, whole_bytes
 
 FIRST_STEPS = 3
+# numbers of an operation of ours that are fewer bytes than this count with its code
+STATISTICS_BYTES = 16 * 2**10
+BESIDE_A_CODE = "an operation with codes needs it exactly: weights that were computed, or statistics of rows"
 OWN = tuple(str(Path(__file__).parents[1] / folder) for folder in ("torch", "operations"))
 # the files of hooks, and those between an operation of ours and the hooks on what it saves
 HOOKS = tuple(str(Path(__file__).parent / f"{name}.py") for name in ("counting", "memory", "others"))
@@ -88,10 +92,12 @@ class Count(KeptBytes):
     def _note(self, tensor: Tensor) -> Any:
         if not self._blocks.knows(place := address(tensor)):
             size, who = whole_bytes(tensor), saver()
-            if who.ours:
-                self.coded_bytes += size
-            else:
+            if not who.ours:
                 self._parts[place] = self._part(who), size
+            elif tensor.is_floating_point() and size >= STATISTICS_BYTES:
+                self._parts[place] = self._part(who)._replace(reason=BESIDE_A_CODE), size
+            else:
+                self.coded_bytes += size
         return super()._note(tensor)
 
     def _note_code(self, buffer: Tensor) -> None:

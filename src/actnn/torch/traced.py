@@ -6,6 +6,7 @@ What they see is the plain model: a graph that is recorded once, or a tensor tha
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -19,6 +20,11 @@ _transforming = torch._C._are_functorch_transforms_active
 _tracing_state = torch._C._get_tracing_state
 # what runs whatever torch.compile returned
 COMPILER, COMPILED_CALL = "torch._dynamo.eval_frame", "compile_wrapper"
+WITHOUT_CODES = (
+    "torch.compile was given a model, or a part of one, that QModule converted in place: what it compiles keeps no "
+    "codes. Compile what QModule returned, which runs with codes and uncompiled, or a plain model by "
+    "actnn.compile(model)."
+)
 
 
 def traced() -> bool:
@@ -40,6 +46,21 @@ def by_compiled_code() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def tell_of_lost_codes() -> None:
+    """Warn where torch.compile traces a layer whose codes are lost by that."""
+    if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+        _tell()
+
+
+def _tell() -> None:
+    warnings.warn(WITHOUT_CODES, UserWarning, stacklevel=2)
+
+
+# lets it run while torch.compile traces, leaving nothing in the graph: torch.compiler.assume_constant_result would set
+# it, and load a compiler that takes seconds to import
+_tell._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def check_uncompiled(model: nn.Module) -> None:
