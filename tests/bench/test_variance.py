@@ -62,8 +62,8 @@ def test_methods_of_others_are_measured_beside_ours_with_all_bytes_that_are_kept
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--model", "gpt2", "--training", "samples"], "learns from random texts"),
-        (["--model", "gpt2", "--data", "digits"], "learns from random texts"),
+        (["--model", "gpt2", "--training", "samples"], "does not learn from --data"),
+        (["--model", "gpt2", "--data", "digits"], "does not learn from --data"),
         (["--model", "gpt2", "--schemes", variance.SAMPLES], "needs --training samples"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -101,6 +101,26 @@ class Draws:
             if own[name] > LEAST_SHARE * self._norm
         }
         return [[name, found[name]] for name in sorted(found, key=lambda name: -found[name])[:count]]
+
+
+class Own(NamedTuple):
+    """The noise in each parameter's gradient beside how that gradient itself varies from batch to batch.
+
+    ``without`` are parameters that hardly have a gradient on any batch, as biases of keys and those before a BatchNorm:
+    what rounding leaves of it varies, too, and noise beside that tells nothing.
+    """
+
+    shares: dict[str, float]
+    without: list[str]
+
+
+def own_noise(drawn: Draws, exact: Gradients, sampled: Mapping[str, float]) -> Own:
+    """Return the noise of each parameter as a share of its own sampling variance."""
+    found = {name: energy({name: grad}) + sampled[name] for name, grad in exact.items()}
+    whole = sum(found.values())
+    without = [name for name, size in found.items() if size < LEAST_SHARE * whole or sampled[name] == 0]
+    shares = {name: own / sampled[name] for name, own in drawn.variances.items() if name not in without}
+    return Own(shares, without)
 
 
 def spread(drawn: Iterable[Gradients], exact: Gradients) -> dict[str, float] | None:

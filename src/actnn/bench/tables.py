@@ -16,6 +16,7 @@ from typing import Any
 from actnn.bench import accuracies, expectations, task_results
 from actnn.bench import compile as compile_bench
 from actnn.bench import kept as bench_kept
+from actnn.bench import noise as bench_noise
 from actnn.bench.accuracies import NOTHING
 from actnn.bench.arguments import parser_of
 from actnn.bench.variance import less_kept
@@ -442,6 +443,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
     "maxmodel": maxmodel,
     "fragmentation": fragmentation,
     "variance": variance,
+    "noise": bench_noise.table,
     "convergence": convergence,
     "losses": losses,
     "tasks": task_results.table,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +29,7 @@ from actnn.errors import ConfigError
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.model.wrapper import session_of
-from actnn.workloads import datasets, language, models, peers, workload
+from actnn.workloads import datasets, language, models, peers, texts, workload
 from actnn.workloads.batch import Batch
 from actnn.workloads.peers import PEERS
 from actnn.workloads.training import compressed
@@ -73,7 +74,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     """Read the arguments."""
     parser = parser_of("variance", __doc__, EXAMPLE)
     parser.add_argument("--model", default="small_resnet", help=f"{workload.HELP} (default: small_resnet)")
-    parser.add_argument("--data", default="auto", choices=("auto", "digits", "fashion-mnist"))
+    parser.add_argument("--data", default="auto", choices=("auto", "digits", "fashion-mnist", texts.TEXT))
     parser.add_argument("--data-dir", type=Path, help="folder of the IDX files of Fashion-MNIST")
     parser.add_argument("--images", type=at_least(4), default=1024, help="images to train on")
     parser.add_argument("--batch", type=at_least(2), default=64)
@@ -100,17 +101,22 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 def with_defaults(arguments: Namespace) -> Namespace:
     """Fill in what depends on whether a model learns from images or from texts."""
-    texts = language.find(arguments.model)
-    arguments.training = arguments.training or ("samples" if texts is None else "exact")
+    reads = language.find(arguments.model)
+    arguments.training = arguments.training or ("samples" if reads is None else "exact")
     learns_samples = arguments.training == "samples"
-    if texts is None:
-        arguments.data = datasets.chosen(arguments.data, arguments.data_dir)
-    elif learns_samples or arguments.data != "auto":
+    if (reads is None and arguments.data == texts.TEXT) or (
+        reads is not None and (learns_samples or arguments.data not in ("auto", texts.TEXT))
+    ):
         raise ConfigError(
-            f"{arguments.model} learns from random texts, of which none comes twice: leave --data and --training out."
+            f"{arguments.model} does not learn from --data {arguments.data} with --training {arguments.training}: "
+            f"expected {texts.TEXT} or nothing, which is random tokens, for models of language, whose texts never come "
+            "twice; images for others."
         )
+    if reads is None:
+        arguments.data = datasets.chosen(arguments.data, arguments.data_dir)
     else:
-        arguments.data, arguments.images, arguments.size = TOKENS, None, f"{texts.tokens} tokens"
+        arguments.data = TOKENS if arguments.data == "auto" else arguments.data
+        arguments.images, arguments.size = None, f"{reads.tokens} tokens"
     arguments.schemes = list(dict.fromkeys(arguments.schemes or [*SCHEMES, *([SAMPLES] if learns_samples else [])]))
     if SAMPLES in arguments.schemes and not learns_samples:
         raise ConfigError(f"the scheme {SAMPLES!r} needs --training samples, in which gradients of samples are learnt.")
@@ -184,17 +190,28 @@ def kept_bytes(model: Any, batch: Batch) -> int:
 
 
 def examples(arguments: Namespace) -> Iterator[Example]:
-    """Yield batches for ever: random texts, or real images."""
+    """Yield batches for ever: random tokens, pieces of a text, or real images."""
     import torch
 
-    texts = language.find(arguments.model)
-    if texts is None:
+    reads = language.find(arguments.model)
+    if reads is None:
         yield from enlarged_images(arguments)
-    seed = 0
-    while texts is not None:
+        return
+    text = texts.load(arguments.data) if texts.is_text(arguments.data) else None
+    if text is not None and reads.vocabulary < texts.VOCABULARY:
+        raise ConfigError(
+            f"{arguments.model} has {reads.vocabulary} tokens for the bytes of a text: give it "
+            f"vocabulary={texts.VOCABULARY} or more."
+        )
+    draw = np.random.default_rng(0)
+    for seed in count(1):
         # others draw random numbers between two batches
-        torch.manual_seed(seed := seed + 1)
-        yield Example(texts.batch(arguments.batch), None)
+        torch.manual_seed(seed)
+        if text is None:
+            yield Example(reads.batch(arguments.batch), None)
+        else:
+            pieces = torch.from_numpy(texts.pieces(text, arguments.batch, reads.tokens, draw))
+            yield Example(reads.batch_of(pieces), None)
 
 
 def enlarged_images(arguments: Namespace) -> Iterator[Example]:
@@ -222,11 +239,11 @@ def build(arguments: Namespace) -> nn.Module:
     import torch
 
     torch.manual_seed(0)
-    texts = language.find(arguments.model)
+    reads = language.find(arguments.model)
     classes = datasets.CLASSES if arguments.model == "small_resnet" else 1000
-    if texts is None:
+    if reads is None:
         return models.build(arguments.model, classes=classes, channels=channels(arguments)).train()
-    return texts.build().train()
+    return reads.build().train()
 
 
 def trained_at_l3(arguments: Namespace, stream: Iterator[Example]) -> tuple[Any, Any]:

@@ -40,6 +40,7 @@ COMMANDS = {
     "profile": Command("actnn.cli.profile:main", "show where the memory of a training step goes, layer by layer"),
     "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
     "bench variance": Command("actnn.bench.variance:main", "measure the noise that codes add to a gradient"),
+    "bench noise": Command("actnn.bench.noise:main", "hold the noise of many models against their sampling noise"),
     "bench convergence": Command(
         "actnn.bench.convergence:main", "train at every level and width, and compare accuracy"
     ),

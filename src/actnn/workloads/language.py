@@ -46,7 +46,7 @@ class Language:
         transformers = import_module("transformers")
         # it would say how it chooses the loss of a GPT-2, once a process
         transformers.logging.set_verbosity_error()
-        heads = self.heads or max(1, self.width // HEAD_WIDTH)
+        heads = self.head_count
         if self.width % heads:
             raise ConfigError(f"{self.family} has {heads} heads on a width of {self.width}: expected a divisor of it.")
         configuration = getattr(transformers, row.configuration)(
@@ -63,6 +63,11 @@ class Language:
         )
         model: nn.Module = getattr(transformers, row.model)(configuration)
         return model
+
+    @property
+    def head_count(self) -> int:
+        """How many heads an attention has."""
+        return self.heads or max(1, self.width // HEAD_WIDTH)
 
     def batch(self, count: int) -> Batch:
         """Draw some texts from torch's random numbers."""
@@ -116,6 +121,22 @@ def of_bert(model: Language) -> dict[str, Any]:
     return {**dropouts, "intermediate_size": 4 * model.width}
 
 
+def of_qwen2(model: Language) -> dict[str, Any]:
+    """Return the settings that only Qwen2 has; unlike the published ones it has as many heads of keys as of queries."""
+    return {**of_llama(model), "num_key_value_heads": model.head_count}
+
+
+def of_opt(model: Language) -> dict[str, Any]:
+    """Return the settings that only OPT has."""
+    widths = {"ffn_dim": 4 * model.width, "word_embed_proj_dim": model.width}
+    return {**widths, "dropout": model.dropout, "attention_dropout": model.dropout}
+
+
+def of_distilbert(model: Language) -> dict[str, Any]:
+    """Return the settings that only DistilBERT has."""
+    return {"hidden_dim": 4 * model.width, "dropout": model.dropout, "attention_dropout": model.dropout}
+
+
 def is_count(value: Any) -> bool:
     """Tell whether a value is a whole number above 0."""
     return type(value) is int and value > 0
@@ -140,6 +161,9 @@ FAMILIES: Mapping[str, Family] = {
     "gpt2": Family("GPT2LMHeadModel", "GPT2Config", 50257, of_gpt2, next_tokens),
     "llama": Family("LlamaForCausalLM", "LlamaConfig", 32000, of_llama, next_tokens),
     "bert": Family("BertForMaskedLM", "BertConfig", 30522, of_bert, masked_tokens),
+    "qwen2": Family("Qwen2ForCausalLM", "Qwen2Config", 151936, of_qwen2, next_tokens),
+    "opt": Family("OPTForCausalLM", "OPTConfig", 50272, of_opt, next_tokens),
+    "distilbert": Family("DistilBertForMaskedLM", "DistilBertConfig", 30522, of_distilbert, masked_tokens),
 }
 ATTENTIONS = ("sdpa", "eager")
 # whether a value of an option fits, and what is expected of it
