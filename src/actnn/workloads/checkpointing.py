@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 BLOCKS = (
     *("BasicBlock", "Bottleneck", "_DenseLayer", "Block", "InvertedResidual", "EncoderBlock", "CNBlock"),
-    *("SwinTransformerBlock", "GPT2Block", "LlamaDecoderLayer", "BertLayer"),
+    *("SwinTransformerBlock", "GPT2Block", "LlamaDecoderLayer", "BertLayer", "Qwen2DecoderLayer", "OPTDecoderLayer"),
+    # of DistilBERT
+    "TransformerBlock",
 )
 
 
