@@ -49,6 +49,17 @@ def test_steps_tell_the_variance_of_decoded_values(family, allowed, level, sampl
     assert np.mean(means) == pytest.approx(float(torch.stack(told).mean()), rel=0.2 if family is AFFINE else 1e-4)
 
 
+@pytest.mark.parametrize("bits", [1, 2])
+@pytest.mark.parametrize("family", [COMPANDED, NORMALIZED], ids=lambda family: family.name)
+def test_no_variance_is_negative_where_steps_are_wide(family, bits):
+    site = session_of(bits, "L2").site("values", "values")
+    x = torch.from_numpy(np.random.default_rng(1).standard_t(3, SHAPE).astype(np.float32))
+    kept = encode(ARRAYS, x, ARRAYS.form(x), site, family)
+    told = variance(kept.reading, kept.tensors[0], kept.reading.value(site, kept.tensors, "float32"))
+    assert (told >= 0).all()
+    assert (told > 0).any()
+
+
 def test_codes_whose_steps_do_not_tell_have_no_variance():
     for family, settings in ((TWO_SIDED, {}), (AFFINE, {"rounding": "nearest"})):
         _, own, mean = drawn(family, **settings)[0]

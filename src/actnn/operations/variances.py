@@ -87,7 +87,9 @@ def of_cubic(spread: Spread, squares: Array, reaches: Array, values: Array, fact
     root = (y * 0.5 + (y * y * 0.25 + 1 / 27) ** 0.5) ** (2 / 3)
     square = root + 1 / (9 * root) - 2 / 3
     constant = half * ((half * (31 / 21) - 14 / 15) * half + 1 / 3)
-    return reach * reach * ((3 * half * square + 2 * half * (1 - 3 * half)) * square + constant)
+    found = (3 * half * square + 2 * half * (1 - 3 * half)) * square + constant
+    # where steps are as wide as the reach, that may be less than nothing
+    return reach * reach * (found + abs(found)) * 0.5
 
 
 VARIANCES: dict[Curve, Callable[[Spread, Array, Array, Array, float], Array]] = {
