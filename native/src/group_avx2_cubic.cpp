@@ -69,8 +69,8 @@ template <int bits, bool sided> class Search {
 
     // Write the words of a block. Vectors take turns: each operation has to wait for the one before it.
     void find(const __m256 (&y)[VECTORS], const __m256 (&dither)[VECTORS], uint8_t *planes) const {
-        __m256i known[VECTORS];
-        __m256 beyond[VECTORS];
+        __m256i known[VECTORS] = {};
+        __m256 beyond[VECTORS] = {};
 #pragma GCC unroll 8
         for (int depth = 0; depth < bits; ++depth) {
             __m256 t[VECTORS];

@@ -10,6 +10,7 @@ import pytest
 
 from actnn.errors import SessionError
 from actnn.format import AFFINE, uniform_layout
+from actnn.planning.learnt import NoiseOfLogits
 from actnn.planning.noise import Transfer
 from actnn.planning.records import Observation, Passing
 from actnn.session.session import Session
@@ -96,7 +97,7 @@ def at_work(**options) -> Session:
         planner.observe(Passing(record, site, np.ones(4), lambda: 0.25))
         planner.energy(site, span)
         session.key(site)
-    first.below, first.noise = second, (12, 0.01)
+    first.below, first.noise = second, NoiseOfLogits([12, 16], 0.01, 3)
     first.transfer = second.transfer = Transfer(np.ones(3), 0.5)
     return session
 

@@ -15,7 +15,7 @@ from torch_framework import close_tensors, same_tensors
 from z_tests import squared_bias
 
 from actnn.errors import UnsupportedError
-from actnn.operations.attention import AttentionSites
+from actnn.operations.attention import RENEWED, AttentionSites, Inputs
 from actnn.operations.kept import counted_once
 from actnn.torch.functions.attention import attention
 from actnn.torch.tensors import ARRAYS
@@ -230,6 +230,18 @@ def test_autocast_decides_the_precision(inside):
 def test_every_level_that_makes_codes_has_the_gradient(level):
     exact, ours = exact_and_ours(fine_sites(level), heads())
     check(ours, exact, 0.02)
+
+
+def test_noise_of_logits_is_measured_again_however_many_keys_were_taken(monkeypatch):
+    sites, measured = fine_sites(), []
+    measure = Inputs._measure_noise
+    monkeypatch.setattr(Inputs, "_measure_noise", lambda *given: (measured.append(1), measure(*given)))
+    # an odd number of keys before the first step, of each of which two are taken
+    sites.query.session.key(sites.query)
+    for _ in range(2 * RENEWED):
+        attention(sites, *(x.requires_grad_() for x in heads())).sum().backward()
+        sites.query.session.next_step()
+    assert 3 <= len(measured) <= 5
 
 
 def test_a_mode_that_leads_to_attention_is_not_entered_again_in_backward():

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from actnn.errors import SessionError
 from actnn.integrations.session import figures, missing
+from actnn.model.wrapper import model_of
 from actnn.torch.checkpoint import SessionStates
 from actnn.torch.convert import QModule
 
@@ -33,7 +34,7 @@ def compress(trainer: AnyTrainer, **settings: Any) -> AnyTrainer:
     handler.callbacks.insert(first + 1, callback)
     callback.convert(handler.model)
     if isinstance(handler.model, QModule):
-        name_labels(trainer, type(handler.model._model))
+        name_labels(trainer, type(model_of(handler.model)))
     return trainer
 
 

@@ -225,6 +225,11 @@ def session_of(model: Any) -> Session:
     return session
 
 
+def model_of(wrapper: Any) -> Any:
+    """Return the model that a wrapper holds."""
+    return wrapper._model
+
+
 class Conversion:
     """What a conversion changed in a model: layers with the site that they had before, and what gives parts back."""
 

@@ -20,6 +20,7 @@ from actnn.format import AFFINE, MAX_BITS
 from actnn.kernels.contract import Array
 from actnn.operations.kept import Kept, Reading, counted_once, encode, keep
 from actnn.operations.variances import mean_variance, variance
+from actnn.planning.learnt import NoiseOfLogits
 from actnn.session.session import Session
 from actnn.session.site import Site
 from actnn.session.tensors import Tensors
@@ -33,7 +34,7 @@ LEAST_VARIANCE = 0.02
 NOISE_OF_LOGITS = 0.05 / LEAST_VARIANCE
 # the noise, over the mean square of an input, with which it is measured how much of it goes on
 PROBE = 1e-3
-# codes of queries after which the noise of logits is looked at again, and the samples that tell it
+# keys that the queries' site took until the noise of logits is looked at again, and the samples that tell it
 RENEWED = 64
 FEW_SAMPLES = 4
 
@@ -93,18 +94,20 @@ class Inputs:
         """
         site, reading = self._sites.query, self._readings[0]
         assert reading is not None
-        planes = sum(each.layout.planes for each in self._readings[:VALUE] if each is not None and each.layout)
-        known = site.noise
-        renewed = known is None or site.encoded % RENEWED == 0
-        if known is not None and known[0] != planes:
+        known, planes = (
+            site.noise,
+            [each.layout.planes if each and each.layout else 0 for each in self._readings[:VALUE]],
+        )
+        renewed = known is None or site.encoded - known.encoded >= RENEWED
+        if known is not None and known.planes != planes:
             renewed = renewed or reading.order.tensors.on_host(decoded[0])
         if renewed and (samples is None or samples.start == 0):
             self._measure_noise(planes, fetched, decoded, scale)
             known = site.noise
-        return known is None or known[1] > LEAST_VARIANCE
+        return known is None or known.variance > LEAST_VARIANCE
 
     def _measure_noise(
-        self, planes: int, fetched: Sequence[list[Array]], decoded: Sequence[Array], scale: float
+        self, planes: list[int], fetched: Sequence[list[Array]], decoded: Sequence[Array], scale: float
     ) -> None:
         """Let the site know the noise of logits, from the first samples of a batch."""
         site, reading = self._sites.query, self._readings[0]
@@ -114,14 +117,15 @@ class Inputs:
             samples = range(min(FEW_SAMPLES, *(len(x) for x in decoded)))
             decoded = [x[: samples.stop] for x in decoded]
         noise = self._noise_of_logits(fetched, decoded, samples, scale)
+        encoded = site.encoded
         if noise is None:
-            site.noise = planes, 0.0
+            site.noise = NoiseOfLogits(planes, 0.0, encoded)
             return
         planner = site.session.planner
         held = planner.hold(reading.order.tensors, noise)
 
         def note() -> None:
-            site.noise = planes, float(held())
+            site.noise = NoiseOfLogits(planes, float(held()), encoded)
 
         planner.tell(held, note)
 

@@ -114,7 +114,7 @@ class RowNormalizing:
         if energies is not None and self.record is not None:
             coefficient = 1 / elements if elements else 0.0
             planner.observe(Observation(self.record, site, BOTH_SIDES, coefficient, energies))
-            if grads is not None:
+            if grads is not None and planner.weighing:
                 planner.energy(site, energies_of(tensors, backend, site, grads[0], False))
             if grad_x is not None:
                 self.hand_down(self.record, weight, inverse, grad_x, energies)

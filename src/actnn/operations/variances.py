@@ -45,8 +45,8 @@ def mean_variance(reading: Reading, buffer: Array, values: Array, samples: range
 def variance(reading: Reading, buffer: Array, values: Array, samples: range | None = None) -> Array | None:
     """Return the variance of decoded ``values``, those of all samples or of some; None where steps do not tell it.
 
-    With dither the estimate is unbiased, along cubics to first order; stochastic rounding has this variance
-    on average over all values.
+    With dither the estimate is unbiased, along cubics to first order and never below 0; stochastic rounding has this
+    variance on average over all values.
     """
     layout, order = coded(reading), reading.order
     if layout is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from actnn.format import MAX_BITS, Family
 from actnn.planning.noise import Floats, Transfer
@@ -11,6 +11,17 @@ Average = TypeVar("Average", float, Floats)
 
 # what an average has of its old value after a step
 SMOOTHING = 0.5
+
+
+class NoiseOfLogits(NamedTuple):
+    """The variance of noise in an attention's logits, the planes that queries and keys had when it was measured.
+
+    ``encoded`` is how many keys the site of the queries had taken by then.
+    """
+
+    planes: list[int]
+    variance: float
+    encoded: int
 
 
 class Learnt:
@@ -22,9 +33,8 @@ class Learnt:
     by the sides of their values. ``share`` is the family and the average width that it was given of the budget.
     ``transfer`` is how a map hands noise on to its weights, ``below`` the map whose output a BatchNorm reads, and
     ``handed_down`` what noise in the BatchNorm costs it, found with the ``transfer`` that the BatchNorm then remembers.
-    ``passing`` is how much of the relative noise of an input an attention hands on to gradients, ``noise`` the planes
-    of queries and keys when that of its logits was measured, and its variance. A ``depthwise`` convolution has one
-    filter for each channel of its input.
+    ``passing`` is how much of the relative noise of an input an attention hands on to gradients, ``noise`` that in
+    its logits. A ``depthwise`` convolution has one filter for each channel of its input.
     """
 
     def __init__(self, name: str, index: int, group: int, bits: float, adaptive: bool) -> None:
@@ -39,7 +49,7 @@ class Learnt:
         self.handed_down: float | None = None
         self.passing: float | None = None
         self.depthwise = False
-        self.noise: tuple[int, float] | None = None
+        self.noise: NoiseOfLogits | None = None
 
     def asked(self, family: Family) -> float:
         """Return the planes that the settings ask of a code of this family, on average."""

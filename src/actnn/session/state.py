@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from actnn.errors import SessionError
 from actnn.format import FAMILIES
+from actnn.planning.learnt import NoiseOfLogits
 from actnn.planning.noise import Transfer
 from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.records import known
@@ -146,7 +147,7 @@ def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequen
     site.energy, site.passing = state.get("energy"), state.get("passing")
     site.depthwise = state.get("depthwise", False)
     noise = state.get("noise")
-    site.noise = None if noise is None else (noise[0], noise[1])
+    site.noise = None if noise is None else NoiseOfLogits(*noise)
 
 
 def readers_of(state: Plain) -> Readers:

@@ -24,7 +24,7 @@ from actnn.torch.door.table import ModelDoor
 from actnn.torch.layers import COMPRESSED, Compressed
 from actnn.torch.steps import TorchSteps
 from actnn.torch.tensors import ARRAYS
-from actnn.torch.traced import by_compiled_code, check_precision, check_uncompiled, symbolic, traced
+from actnn.torch.traced import by_compiled_code, check_precision, check_uncompiled, exporting, symbolic, traced
 
 # the model's own dictionaries, which its wrapper has too
 SHARED = (
@@ -113,7 +113,7 @@ class QModule(Wrapper, nn.Module):
     def _compiled(self) -> bool:
         policy = self._session.policy
         # without this module, whose import takes long, nothing compiles
-        loaded = "torch._dynamo" in sys.modules and not torch.compiler.is_exporting()
+        loaded = "torch._dynamo" in sys.modules and not exporting()
         return loaded and torch.is_grad_enabled() and (policy.compress or policy.swap)
 
     def _uncompiled(self, forward: Any) -> Any:

@@ -48,9 +48,14 @@ def by_compiled_code() -> bool:
     return False
 
 
+def exporting() -> bool:
+    """Tell whether torch.export runs the present code; versions of torch that cannot tell never say so."""
+    return bool(getattr(torch.compiler, "is_exporting", bool)())
+
+
 def tell_of_lost_codes() -> None:
     """Warn where torch.compile traces a layer whose codes are lost by that."""
-    if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+    if torch.compiler.is_dynamo_compiling() and not exporting():
         _tell()
 
 
