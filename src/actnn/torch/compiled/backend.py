@@ -19,6 +19,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.replace_random import replace_random_passes
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from actnn.errors import SessionError
 from actnn.settings import Policy
 from actnn.torch.compiled import attention, codes, norms  # noqa: F401
 from actnn.torch.compiled.library import draw_of
@@ -33,28 +34,44 @@ aten = torch.ops.aten
 SETTINGS = {"enable_autograd_cache": False, "donated_buffer": False}
 
 
-# planned widths of the codes of a graph, by its structure and by the names of what is coded
+# planned widths of the codes of a graph, by its structure and by their names
 Plan = Mapping[str, Mapping[str, int]]
+Draws = Callable[[GraphReport | None], Tensor]
+# arguments whose text tells what they are
+CONSTANTS = (fx.Node, bool, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class Backend:
     """Compiles graphs whose forwards keep codes; ``reports`` tells what each forward keeps.
 
-    ``draws`` returns ``draw_of`` the next call of a graph, which it is told the structure of. Graphs that are not to be
+    ``draws`` returns ``draw_of`` the next call of a graph, and is told what that keeps. With a ``plan`` every code must
+    have its width there, and the graphs of one forward may keep ``memory`` bytes. Graphs that are not to be
     ``compiled`` run as they were traced, which takes less time where they run seldom.
     """
 
     def __init__(
-        self, policy: Policy, bits: int, draws: Callable[[str], Tensor], plan: Plan, compiled: bool = True
+        self,
+        policy: Policy,
+        bits: int,
+        draws: Draws,
+        plan: Plan | None = None,
+        memory: int | None = None,
+        compiled: bool = True,
     ) -> None:
-        self._policy, self._bits, self._draws, self._plan = policy, bits, draws, plan
+        self._policy, self._bits, self._draws = policy, bits, draws
+        self._plan, self._memory, self._kept = plan, memory, 0
         self._compile = compile_inner if compiled else interpret_inner
         self.reports: list[GraphReport] = []
+
+    def begin(self) -> None:
+        """Count what is kept from zero: a forward begins."""
+        self._kept = 0
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return a graph that Dynamo traced, compiled: called with the same inputs."""
         structure = structure_of(module)
-        partition = Partition(self._policy, self._bits, structure, self._plan.get(structure, {}))
+        widths = None if self._plan is None else self._plan.get(structure, {})
+        partition = Partition(self._policy, self._bits, structure, widths)
         draw = draw_of(0, 0)
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         with module.graph.inserting_after(places[-1]) if places else module.graph.inserting_before():
@@ -77,15 +94,54 @@ class Backend:
             self.reports.append(partition.report)
 
         def call(*arguments: Any) -> Any:
-            return compiled(*arguments, self._draws(structure))
+            self._count(partition.report)
+            return compiled(*arguments, self._draws(partition.report))
 
         return call
 
+    def _count(self, report: GraphReport | None) -> None:
+        """Raise SessionError where a forward would keep more than it may."""
+        self._kept += 0 if report is None else report.kept_bytes
+        if self._memory is not None and self._kept > self._memory:
+            raise SessionError(
+                f"a forward of a model compiled with memory={self._memory} would keep {self._kept} bytes: its widths "
+                "were planned for less. Give no larger batches than calibrate had, call calibrate(step) again with one "
+                "as large, or compile with more memory."
+            )
+
 
 def structure_of(module: fx.GraphModule) -> str:
-    """Return a name for what Dynamo traced: the same for inputs of other shapes."""
-    words = "\n".join(f"{node.op} {node.target}" for node in module.graph.nodes)
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    """Return a name for what Dynamo traced: the same for inputs of other shapes, and in another process."""
+    words = [
+        f"{path} {node.op} {node.name} {name_of(node.target)} {constants(node.args)} {constants(node.kwargs)}"
+        for path, part in module.named_modules()
+        if isinstance(part, fx.GraphModule)
+        for node in part.graph.nodes
+    ]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def name_of(target: Any) -> str:
+    """Return the name of what a node calls, without the address that a representation may tell."""
+    if isinstance(target, str):
+        return target
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__qualname__
+    return f"{getattr(target, '__module__', None)}.{name}"
+
+
+def constants(argument: Any) -> str:
+    """Return arguments as text: names of nodes and constants, but no whole number, any of which may be a size."""
+    if isinstance(argument, (tuple, list)):
+        return f"({' '.join(constants(each) for each in argument)})"
+    if isinstance(argument, Mapping):
+        return f"({' '.join(f'{name}={constants(each)}' for name, each in argument.items())})"
+    if isinstance(argument, slice):
+        return f"slice{constants((argument.start, argument.stop, argument.step))}"
+    if isinstance(argument, int) and not isinstance(argument, bool):
+        return "int"
+    if argument is None or isinstance(argument, CONSTANTS):
+        return str(argument)
+    return name_of(argument)
 
 
 def compile_inner(partition: Partition, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:

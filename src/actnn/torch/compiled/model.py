@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from actnn.format import MAX_BITS
 from actnn.settings import Policy, config
 from actnn.torch.compiled.backend import Backend, Plan
 from actnn.torch.compiled.library import draw_of
-from actnn.torch.compiled.report import CompiledReport
+from actnn.torch.compiled.report import CompiledReport, GraphReport
 from actnn.torch.compiled.widths import Redraws, measure, planned
 from actnn.torch.convert import SHARED
 from actnn.torch.tensors import ARRAYS
@@ -27,6 +28,11 @@ from actnn.torch.tensors import ARRAYS
 PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 # of the last, widths are planned
 LEVELS = ("L0", "L1", "L2", "L3")
+# each compilation of a model has its own count of kinds of inputs, or calibrating often would reach torch's limit;
+# versions of torch that do not count apart refuse beyond it
+ISOLATED: dict[str, Any] = {
+    name: True for name in ("isolate_recompiles",) if name in inspect.signature(torch.compile).parameters
+}
 
 
 @dataclass(frozen=True)
@@ -56,21 +62,21 @@ class Compiled(nn.Module):
         self.__dict__["_settings"], self.__dict__["_options"] = settings, options
         self.__dict__["_backend"] = self.__dict__["_compiled"] = None
         if not settings.adaptive:
-            self._compile({})
+            self._compile(None)
 
-    def _compile(self, plan: Plan) -> None:
+    def _compile(self, plan: Plan | None) -> None:
         settings, calls = self.__dict__["_settings"], itertools.count()
 
-        def draws(_: str) -> Tensor:
+        def draws(_: GraphReport | None) -> Tensor:
             # one row of numbers for each process, and another for each call; trainers form groups of processes late
             return draw_of(settings.seed, (ARRAYS.process() << 40) + next(calls))
 
-        self._run_by(Backend(settings.policy, settings.bits, draws, plan))
+        self._run_by(Backend(settings.policy, settings.bits, draws, plan, settings.memory))
 
     def _run_by(self, backend: Backend) -> None:
         model, options = self.__dict__["_model"], self.__dict__["_options"]
         self.__dict__["_backend"] = backend
-        self.__dict__["_compiled"] = torch.compile(model, backend=backend, dynamic=False, **options)
+        self.__dict__["_compiled"] = torch.compile(model, backend=backend, dynamic=False, **ISOLATED | options)
 
     def calibrate(self, step: Callable[[], Tensor]) -> CompiledReport:
         """Plan the width of every code by what noise in it costs in a step, and compile with these from now on.
@@ -84,11 +90,10 @@ class Compiled(nn.Module):
             raise ConfigError("calibrate plans widths, and those of this model are fixed: compile it with level='L3'.")
         before = self.__dict__["_backend"], self.__dict__["_compiled"]
         draws = Redraws(settings.seed)
-        self._run_by(Backend(settings.policy, settings.bits, draws, {}, compiled=False))
+        self._run_by(Backend(settings.policy, settings.bits, draws, compiled=False))
         try:
-            found = measure(self.__dict__["_model"], step, draws, self.report)
+            plan = planned(*measure(self.__dict__["_model"], step, draws), settings.memory)
             kept = self.report()
-            plan = planned(found, kept, settings.memory)
         except BaseException:
             self.__dict__["_backend"], self.__dict__["_compiled"] = before
             raise
@@ -104,6 +109,7 @@ class Compiled(nn.Module):
                     "calibrate(step) first, where step() returns the loss of a batch."
                 )
             return self.__dict__["_model"](*args, **kwargs)
+        self.__dict__["_backend"].begin()
         try:
             # beyond the limit torch would run the plain model, which keeps everything
             with dynamo.patch(fail_on_recompile_limit_hit=True):

@@ -11,6 +11,7 @@ from torch import fx
 from torch._functorch.partitioners import default_partition
 from torch._inductor.custom_graph_pass import CustomPartitionerFn, get_hash_for_files
 
+from actnn.errors import SessionError
 from actnn.settings import Policy
 from actnn.torch.compiled.graph import JointGraph, check_static
 from actnn.torch.compiled.report import GraphReport, describe
@@ -23,10 +24,11 @@ aten = torch.ops.aten
 class Partition(CustomPartitionerFn):
     """Puts codes into a joint graph, then divides it; ``report`` tells what its forward keeps, once that is known.
 
-    ``structure`` is the name of what Dynamo traced, and ``widths`` holds the planned ones, by what is coded.
+    ``structure`` is the name of what Dynamo traced, and ``widths`` holds the planned ones, by the names of codes; None
+    where nothing was planned.
     """
 
-    def __init__(self, policy: Policy, bits: int, structure: str, widths: Mapping[str, int]) -> None:
+    def __init__(self, policy: Policy, bits: int, structure: str, widths: Mapping[str, int] | None) -> None:
         self._policy, self._bits, self._structure, self._widths = policy, bits, structure, widths
         self.report: GraphReport | None = None
 
@@ -36,19 +38,33 @@ class Partition(CustomPartitionerFn):
         graph = JointGraph(gm, static)
         for node in gm.graph.nodes:
             check_static(node)
-        coding = Coding(graph, self._policy, self._bits, self._widths)
+        coding = Coding(graph, self._policy, self._bits, self._widths or {})
         if self._policy.compress:
             put_codes_in(coding)
         gm.graph.lint()
         gm.recompile()
         known = {name: value for name, value in options.items() if name != "compiler"}
         forward, backward = default_partition(gm, joint_inputs, **known)
-        self.report = describe(forward, options["num_fwd_outputs"], coding, self._structure)
+        report = describe(forward, options["num_fwd_outputs"], coding, self._structure)
+        if self._widths is not None:
+            check_planned(report, self._widths)
+        self.report = report
         return forward, backward
 
     def uuid(self) -> Any:
         """Return what inductor's cache knows this by: another version of these files makes other operators."""
         return get_hash_for_files(tuple(str(path) for path in sorted(Path(__file__).parent.glob("*.py"))))
+
+
+def check_planned(report: GraphReport, widths: Mapping[str, int]) -> None:
+    """Raise SessionError unless every code that a forward keeps has a planned width."""
+    missing = [code.of for code in report.codes if code.of not in widths]
+    if missing:
+        raise SessionError(
+            f"a model compiled with planned widths was given a step that calibrate has not seen: {len(missing)} of the "
+            f"{len(report.codes)} codes of this graph have none, such as that of {missing[0]!r}. Call calibrate(step) "
+            "again, where step() runs the model in each way and on batches of each form that training will."
+        )
 
 
 def put_codes_in(coding: Coding) -> None:

@@ -35,7 +35,10 @@ class Saved:
 
 @dataclass(frozen=True)
 class CodeSite:
-    """A code that a forward keeps: which one of its graph's it is, the name of what is coded, and its form."""
+    """A code that a forward keeps: which one of its graph's it is, its name, and its form.
+
+    The name is that of what is coded, and which of its codes this is: ``x#0``, ``x#1``.
+    """
 
     number: int
     of: str

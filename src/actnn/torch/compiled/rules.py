@@ -7,6 +7,7 @@ left to ``values``, and what that cannot code either stays exact.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,25 +31,30 @@ ours = torch.ops.actnn
 class Coding:
     """What rules share: the graph, the policy, and the codes that were made so far.
 
-    ``widths`` holds those that were planned, by the names of what is coded; all others follow from ``bits``.
+    ``widths`` holds those that were planned, by the names of sites; all others follow from ``bits``.
     """
 
     def __init__(self, graph: JointGraph, policy: Policy, bits: int, widths: Mapping[str, int]) -> None:
         self.graph, self.policy, self.bits, self.widths = graph, policy, bits, widths
-        # what is coded at each site: its name, and the form of its code
+        # the name of each site, and the form of its code
         self.sites: dict[int, tuple[str, CodeForm]] = {}
+        # how many codes each tensor has so far
+        self._codes_of: Counter[str] = Counter()
         # codes of values as they are, or of what a normalisation normalised: (code, form, arguments of the affine)
         self.functions: dict[Node, tuple[Node, CodeForm, tuple[Any, ...], bool]] = {}
 
     def site(self, node: Node, family: Family, extra: float, image: bool, batched: bool) -> tuple[int, CodeForm]:
         """Return a number for a code of a tensor, and its form: of planned width, or ``extra`` above the average."""
+        # a tensor that a normalisation codes and a product reads has two codes, of which each has its width
+        name = f"{node.name}#{self._codes_of[node.name]}"
+        self._codes_of[node.name] += 1
         bits = min(self.bits + extra, MAX_BITS)
-        width = self.widths.get(node.name, min(int(bits + signs(family, bits)), MAX_BITS))
+        width = self.widths.get(name, min(int(bits + signs(family, bits)), MAX_BITS))
         last = image and self.graph.order_of(node)
         shape = tuple(value_of(node).shape)
         form = CodeForm(shape, last, batched, family, max(width, family.least_bits), self.policy.rounding)
         number = self.graph.next_site()
-        self.sites[number] = node.name, form
+        self.sites[number] = name, form
         return number, form
 
     def encode(

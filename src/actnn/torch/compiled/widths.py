@@ -9,7 +9,8 @@ went. No model of noise is needed, and no knowledge of the operations.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from actnn.planning.problem import Demand
 from actnn.planning.solvers import allocate_layers
 from actnn.torch.compiled.backend import Plan
 from actnn.torch.compiled.library import CodeForm, draw_of
-from actnn.torch.compiled.report import CodeSite, CompiledReport
+from actnn.torch.compiled.report import CodeSite, GraphReport
 
 # where noise is more than this of a weight's own squared gradient, it counts by this share of that besides the whole:
 # else a weight with a small gradient would be left with noise as large as that
@@ -39,32 +40,41 @@ class Redraws:
 
     def __init__(self, seed: int) -> None:
         self._seed, self._calls = seed, itertools.count()
-        self._structure, self._number = "", -1
+        self._graph: GraphReport | None = None
+        self._number = -1
+        # how often each graph was called since the step began
+        self.called: Counter[GraphReport] = Counter()
 
-    def begin(self, structure: str = "", number: int = -1) -> None:
-        """Begin the step anew, with other noise at one site of the graphs of a structure."""
-        self._structure, self._number, self._calls = structure, number, itertools.count()
+    def begin(self, graph: GraphReport | None = None, number: int = -1) -> None:
+        """Begin the step anew, with other noise at one site of a graph."""
+        self._graph, self._number, self._calls, self.called = graph, number, itertools.count(), Counter()
 
-    def __call__(self, structure: str) -> Tensor:
-        """Return what the next call of a graph draws noise from."""
+    def __call__(self, graph: GraphReport | None) -> Tensor:
+        """Return what the next call of a graph, of which there is no report unless it trains, draws noise from."""
         call = next(self._calls)
-        return draw_of(self._seed, call, self._number if structure == self._structure else -1, AGAIN + call)
+        if graph is None:
+            return draw_of(self._seed, call)
+        self.called[graph] += 1
+        return draw_of(self._seed, call, self._number if graph == self._graph else -1, AGAIN + call)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A code, and what its noise costs: the variance that it adds to gradients, weighed by ``shares``."""
+    """A code, of which a step makes ``count``, and what its noise costs: variance of gradients, by ``shares``."""
 
     structure: str
     site: CodeSite
+    count: int
     cost: float
 
 
-def measure(
-    model: nn.Module, step: Callable[[], Tensor], draws: Redraws, report: Callable[[], CompiledReport]
-) -> list[Measured]:
-    """Return what noise in each code costs in a step; the model and the generators of numbers stay as they were."""
-    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def measure(model: nn.Module, step: Callable[[], Tensor], draws: Redraws) -> tuple[list[Measured], int]:
+    """Return what noise in each code costs in a step, and the bytes that this keeps.
+
+    The model and the generators of numbers stay as they were.
+    """
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    weights = list(learning.values())
     with repeatable(model) as again:
 
         def gradients() -> Sequence[Tensor | None]:
@@ -75,32 +85,52 @@ def measure(
                     f"calibrate was given a step that returns {loss!r}: expected the loss of this model for a batch, a "
                     "tensor of one number that depends on its parameters."
                 )
-            return torch.autograd.grad(loss, weights, allow_unused=True)
+            grads = torch.autograd.grad(loss, weights, allow_unused=True)
+            check_finite(dict(zip(learning, grads, strict=True)))
+            return grads
 
         draws.begin()
-        first = gradients()
+        first, called = gradients(), draws.called
         sites, found = [], []
-        for graph in report().graphs:
+        for graph, count in called.items():
             for site in graph.codes:
-                draws.begin(graph.structure, site.number)
-                sites.append((graph.structure, site))
+                draws.begin(graph, site.number)
+                sites.append((graph.structure, site, count))
                 found.append(variances(first, gradients()))
     factors = shares(weights, first, [sum(each) for each in zip(*found, strict=True)])
     costs = (sum(factor * each for factor, each in zip(factors, own, strict=True)) for own in found)
-    return [Measured(*site, cost) for site, cost in zip(sites, costs, strict=True)]
+    measured = [Measured(*site, cost) for site, cost in zip(sites, costs, strict=True)]
+    return measured, sum(graph.kept_bytes * count for graph, count in called.items())
+
+
+def check_finite(gradients: Mapping[str, Tensor | None]) -> None:
+    """Raise UnsupportedError where a gradient has a number that is not finite."""
+    for name, grad in gradients.items():
+        if grad is not None and not bool(grad.isfinite().all()):
+            raise UnsupportedError(
+                f"calibrate was given a step with a gradient of {name!r} that is not finite: expected finite ones, "
+                "since noise is measured beside them. Give a batch and weights whose loss and gradients are finite; "
+                "where half precision overflows, return a loss that is multiplied by less, since only ratios count."
+            )
 
 
 @contextmanager
 def repeatable(model: nn.Module) -> Iterator[Callable[[], None]]:
     """Yield what brings buffers and generators of numbers back to where they are now, which happens at the end too."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    buffers = [
+        (owner, name, buffer, buffer.clone())
+        for owner in model.modules()
+        for name, buffer in owner.named_buffers(recurse=False)
+    ]
     with torch.random.fork_rng():
         seed = torch.initial_seed()
 
         def again() -> None:
             torch.manual_seed(seed)
             with torch.no_grad():
-                for buffer, copy in buffers:
+                for owner, name, buffer, copy in buffers:
+                    # a forward may have put another tensor in its place
+                    setattr(owner, name, buffer)
                     buffer.copy_(copy)
 
         try:
@@ -135,30 +165,42 @@ def shares(weights: Sequence[Tensor], gradients: Sequence[Tensor | None], noise:
     return found
 
 
-def planned(measured: Sequence[Measured], report: CompiledReport, memory: int | None) -> Plan:
-    """Return the widths of least variance that take as many bytes as now, or as the memory that all may keep."""
-    demands = [demand_of(each.site.form, each.cost) for each in measured]
-    spent = sum(demand.cost * each.site.form.bits for demand, each in zip(demands, measured, strict=True))
+def planned(measured: Sequence[Measured], kept: int, memory: int | None) -> Plan:
+    """Return the widths of least variance that take as many bytes as are kept now, or as the memory that may be."""
+    # graphs of inputs of other shapes share their widths
+    same: dict[tuple[str, str], list[Measured]] = {}
+    for each in measured:
+        same.setdefault((each.structure, each.site.of), []).append(each)
+    demands = [demand_of(codes) for codes in same.values()]
+    spent = sum(demand.cost * codes[0].site.form.bits for demand, codes in zip(demands, same.values(), strict=True))
     # what is kept whatever the widths are: scales, masks, and what stays exact
-    beside = report.kept_bytes - spent
+    beside = kept - spent
     budget = spent if memory is None else memory - beside
     try:
         widths = allocate_layers(demands, budget)
     except BudgetError as problem:
         raise BudgetError(beside + problem.budget, beside + problem.smallest) from None
     plan: dict[str, dict[str, int]] = {}
-    for each, width in zip(measured, widths, strict=True):
-        plan.setdefault(each.structure, {})[each.site.of] = width
+    for (structure, name), width in zip(same, widths, strict=True):
+        plan.setdefault(structure, {})[name] = width
     return plan
 
 
-def demand_of(form: CodeForm, noise: float) -> Demand:
-    """Return what planes of a code take, in bytes, and what its noise costs at each width, from that at its own."""
-    samples, elements = form.order.rows
-    least = form.family.least_bits
-    narrow, wide = (
-        uniform_layout(samples, elements, form.family, bits, form.rounding).nbytes for bits in (least, least + 1)
-    )
+def demand_of(codes: Sequence[Measured]) -> Demand:
+    """Return what planes of codes of one width take, in bytes, and what their noise costs at each width."""
+    form = codes[0].site.form
+    noise = sum(each.cost for each in codes)
     # nobody knows how much of it comes from either side; most readers of two read the positive one alone
     positive = np.array([noise / noise_of_widths(form.family)[form.bits][1]])
-    return Demand(form.family, float(wide - narrow), 0.0 * positive, positive)
+    return Demand(
+        form.family, float(sum(each.count * plane_bytes(each.site.form) for each in codes)), 0.0 * positive, positive
+    )
+
+
+def plane_bytes(form: CodeForm) -> int:
+    """Return the bytes of one plane of a code."""
+    least = form.family.least_bits
+    narrow, wide = (
+        uniform_layout(*form.order.rows, form.family, bits, form.rounding).nbytes for bits in (least, least + 1)
+    )
+    return wide - narrow
