@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 7
+#define ACTNN_ABI_VERSION 8
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
@@ -170,11 +170,12 @@ ACTNN_API int32_t actnn_gradient_sums(const actnn_layout *layout, const actnn_ch
                                       int32_t simd, int32_t threads, const uint8_t *buffer, const void *grad,
                                       int32_t dtype, float *workspace, float *sum_grad, float *sum_product);
 
-/* out = grad * of_grad[c] + (v * of_value[c] + constant[c]); out may be grad. */
+/* out = grad * of_grad[c] + (v * of_value[c] + constant[c]); out may be grad. Where of_noise is not NULL, grad is
+ * multiplied by 1 + of_noise[c] * (the variance of the noise in v) before. */
 ACTNN_API int32_t actnn_gradient(const actnn_layout *layout, const actnn_channels *channels, int32_t rectified,
                                  int32_t simd, int32_t threads, const uint8_t *buffer, const void *grad,
                                  int32_t dtype, const float *of_grad, const float *of_value, const float *constant,
-                                 void *out);
+                                 const float *of_noise, void *out);
 
 /* What the widths of samples are chosen by, measured on the groups stride / 2, stride / 2 + stride, ... of each sample
  * (the first group where there are none of these) and multiplied up to the whole sample. Sums are taken in double and

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "arrays.h"
+#include "curves.h"
 #include "layout.h"
 #include "noise.h"
 #include "parallel.h"
@@ -67,6 +68,73 @@ class GradientReader {
     Input input_;
     alignas(64) float value_[GROUP];
     alignas(64) float grad_[GROUP];
+    uint8_t mask_[PLANE_BYTES];
+};
+
+// Multiplies gradients by 1 + of_noise[c] * (the variance of the noise in v): a mean that contains v, multiplied by it,
+// lacks that much. In plain C++: only channels of few values ask for it.
+class OwnNoise {
+  public:
+    OwnNoise(const Call &call, const uint8_t *buffer, bool rectified, const float *of_noise)
+        : call_(call), buffer_(buffer), key_(read_key(buffer)), rectified_(rectified), of_noise_(of_noise) {}
+
+    const float *weigh(const Group &group, const float *grad) {
+        measure(group);
+        if (call_.channels.inner > 1) {
+            visit_runs(call_.channels, group.place, group.length, [&](int64_t channel, int start, int stop) {
+                const float share = of_noise_[channel];
+                for (int i = start; i < stop; ++i) weighed_[i] = grad[i] * (variance_[i] * share + 1.0f);
+            });
+            return weighed_;
+        }
+        int64_t channel = group.place % call_.channels.channels;
+        for (int start = 0; start < group.length; channel = 0) {
+            const int stop = static_cast<int>(std::min(int64_t{group.length}, start + call_.channels.channels - channel));
+            const float *const shares = of_noise_ + channel - start;
+            for (int i = start; i < stop; ++i) weighed_[i] = grad[i] * (variance_[i] * shares[i] + 1.0f);
+            start = stop;
+        }
+        return weighed_;
+    }
+
+  private:
+    // The variance of every element of a group.
+    void measure(const Group &group) {
+        const Words words = call_.split.words(group.bits), inner = straight(words);
+        const uint8_t *const stored = buffer_ + call_.split.scales_of(group.index);
+        const uint8_t *const planes = buffer_ + group.planes;
+        const Scales scales = read_scales(inner, stored);
+        const float reach = unbending_of(words, stored).reach;
+        const auto of_side = [&](int levels, float scale) {
+            return noise_variance(words, whole_step(levels, scale, scales.second), reach);
+        };
+        const NoiseVariance above = of_side(words.positive(), scales.second);
+        if (words.curve == ACTNN_LINEAR) {
+            std::fill_n(variance_, group.length, above.constant);
+        } else {
+            call_.groups->decode(inner, group_key(key_, group.index), ACTNN_WHOLE, stored, planes, group.length, u_);
+            for (int i = 0; i < group.length; ++i) variance_[i] = above.at(u_[i]);
+        }
+        // behind a rectifier, the negative side has no gradient
+        if (words.affine() || rectified_) return;
+        const NoiseVariance below = of_side(words.negative, scales.first);
+        if (words.curve == ACTNN_LINEAR) {
+            std::fill_n(u_, group.length, below.constant);
+        } else {
+            for (int i = 0; i < group.length; ++i) u_[i] = below.at(u_[i]);
+        }
+        call_.groups->mask_of_split(words, planes, group.length, mask_);
+        call_.groups->apply_mask(mask_, 1.0f, 0.0f, variance_, group.length, variance_);
+        call_.groups->apply_mask(mask_, 0.0f, 1.0f, u_, group.length, u_);
+        for (int i = 0; i < group.length; ++i) variance_[i] += u_[i];
+    }
+
+    const Call &call_;
+    const uint8_t *buffer_;
+    Key key_;
+    bool rectified_;
+    const float *of_noise_;
+    alignas(64) float u_[GROUP], variance_[GROUP], weighed_[GROUP];
     uint8_t mask_[PLANE_BYTES];
 };
 
@@ -312,7 +380,7 @@ int32_t actnn_gradient_sums(const actnn_layout *layout, const actnn_channels *ch
 
 int32_t actnn_gradient(const actnn_layout *layout, const actnn_channels *channels, int32_t rectified, int32_t simd,
                        int32_t threads, const uint8_t *buffer, const void *grad, int32_t dtype, const float *of_grad,
-                       const float *of_value, const float *constant, void *out) {
+                       const float *of_value, const float *constant, const float *of_noise, void *out) {
     Call call;
     const actnn_status status = read_call(layout, channels, simd, threads, dtype, buffer, call);
     if (status != ACTNN_OK) return status;
@@ -324,13 +392,15 @@ int32_t actnn_gradient(const actnn_layout *layout, const actnn_channels *channel
     const Output output(*call.groups, out, dtype, stream);
     share_groups(planes.groups(), threads, [&](int64_t begin, int64_t end) {
         GradientReader reader(call, buffer, rectified != 0, grad, dtype);
+        OwnNoise noise(call, buffer, rectified != 0, of_noise);
         Spreader<3> parameters(call.channels, {of_grad, of_value, constant});
         alignas(64) float out_of_group[GROUP];
         visit_groups(planes, begin, end, [&](const Group &group) {
             const auto elements = reader.read(group);
+            const float *const own = of_noise ? noise.weigh(group, elements.grad) : elements.grad;
             const Spread<3> spread = parameters.of(group.place, group.length);
             output.write(group.first, group.length, out_of_group, [&](float *result) {
-                call.kernels->combine(elements.grad, elements.value, spread, group.length, result);
+                call.kernels->combine(own, elements.value, spread, group.length, result);
             });
         });
         output.finish();

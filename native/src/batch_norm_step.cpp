@@ -31,7 +31,10 @@ class Rows {
 };
 
 constexpr int64_t FORWARD_ROWS = 9;
-constexpr int64_t BACKWARD_ROWS = 5;
+constexpr int64_t BACKWARD_ROWS = 6;
+
+// Up to so many values of a channel, what each adds to the noise of its own gradient is taken out.
+constexpr int64_t MOST_VALUES = 1024;
 
 struct Statistics {
     const float *mean, *variance, *low, *high;
@@ -130,6 +133,10 @@ struct Scheme {
         constant = -slope * of_beta / count;
         if (!plain) constant = constant + of_normalized * shift;
     }
+
+    // The mean of grad times the normalised input contains each element, and is multiplied by it: on average the
+    // gradient of the input lacks this times the variance of v, relatively.
+    float own_noise(float count) const { return plain ? 1.0f / count : factor * factor / count; }
 };
 
 bool is_affine(const actnn_layout &layout) { return layout.negative[MOST_BITS] == 0; }
@@ -206,7 +213,7 @@ int32_t actnn_batch_norm_backward(const actnn_layout *layout, const actnn_backwa
     if (sums == nullptr) {
         float *const sum_grad = rows.next(), *const sum_product = rows.next();
         Rows coefficients = rows;
-        for (int k = 0; k < 3; ++k) coefficients.next();
+        for (int k = 0; k < 4; ++k) coefficients.next();
         int32_t status = actnn_gradient_sums(layout, &layer.channels, rectified, simd, threads, buffer, grad, dtype,
                                              coefficients.rest(), sum_grad, sum_product);
         if (status == ACTNN_OK && energy) {
@@ -222,10 +229,13 @@ int32_t actnn_batch_norm_backward(const actnn_layout *layout, const actnn_backwa
     }
     if (out == nullptr) return ACTNN_OK;
     float *const of_grad = rows.next(), *const of_value = rows.next(), *const constant = rows.next();
+    float *const of_noise = rows.next();
     const float count = static_cast<float>(layer.count);
     for (int64_t c = 0; c < channels; ++c) {
-        Scheme(*call, affine, c).combine(of_gamma[c], of_beta[c], count, of_grad[c], of_value[c], constant[c]);
+        const Scheme scheme(*call, affine, c);
+        scheme.combine(of_gamma[c], of_beta[c], count, of_grad[c], of_value[c], constant[c]);
+        of_noise[c] = scheme.own_noise(count);
     }
     return actnn_gradient(layout, &layer.channels, rectified, simd, threads, buffer, grad, dtype, of_grad, of_value,
-                          constant, out);
+                          constant, layer.count > MOST_VALUES ? nullptr : of_noise, out);
 }

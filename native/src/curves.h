@@ -133,6 +133,34 @@ static inline Unbending unbending_of(const Words &words, const uint8_t *stored) 
             mean_of_step(words, below), reach_of(words, unit)};
 }
 
+// Variance of the noise in what is decoded by u, which is (quartic u u + quadratic) u u + constant on average.
+struct NoiseVariance {
+    float constant;
+    float quadratic;
+    float quartic;
+
+    float at(float u) const {
+        const float square = u * u;
+        return (quartic * square + quadratic) * square + constant;
+    }
+};
+
+// That of a side whose neighbouring levels are a step apart. Dither leaves 1/12 of a squared step whatever the value,
+// stochastic rounding 1/6 on average; what nearest leaves is no noise. Along the cubic, u is even over [s - h, s + h] and
+// the value u^3 + (1 - h^2) u in reaches, of which h^2 (3 s^4 + 2 s^2 + 1/3 - 4/15 h^2 + 8/105 h^4) is the variance; that
+// of a square is 4 h^2 (s^2 / 3 + h^2 / 45).
+static inline NoiseVariance noise_variance(const Words &words, float step, float reach) {
+    constexpr float SHARES[] = {1.0f / 12, 1.0f / 6, 0.0f};
+    if (words.curve == ACTNN_LINEAR || words.rounding != ACTNN_DITHER) {
+        return {step * step * SHARES[words.rounding], 0.0f * step, 0.0f * step};
+    }
+    const float half = step * 0.5f, square = half * half;
+    if (words.curve == ACTNN_ROOT) return {(square * square) * (-16.0f / 45), square * (4.0f / 3), 0.0f * step};
+    const float constant = square * ((square * (31.0f / 21) - 14.0f / 15) * square + 1.0f / 3);
+    const float quadratic = (square * 2.0f) * (1.0f - square * 3.0f), scale = reach * reach;
+    return {constant * scale, quadratic * scale, (square * 3.0f) * scale};
+}
+
 // What is taken from the square of a root that was coded.
 static inline float correction_of_square(const Words &words, const uint8_t *stored) {
     const float range = read_scales(words, stored).second;

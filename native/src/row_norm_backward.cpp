@@ -52,7 +52,8 @@ struct Backward {
         call.groups->decode(inner, group_key(key, group.index), ACTNN_WHOLE, scales, buffer + group.planes,
                             group.length, v);
         const float width = static_cast<float>(call.width());
-        const NoiseVariance variance = noise_variance(words, read_scales(inner, scales));
+        const float range = read_scales(inner, scales).second;
+        const NoiseVariance variance = noise_variance(words, whole_step(words.positive(), range, range), REACH);
         if (words.curve == ACTNN_LINEAR) {
             std::fill_n(noise, group.length, variance.constant / width);
             return;

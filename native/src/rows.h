@@ -40,28 +40,6 @@ struct RowSums {
     float product; // grad * gamma * v
 };
 
-// Variance of the noise in what is decoded by u, which is (quartic u u + quadratic) u u + constant on average.
-struct NoiseVariance {
-    float constant;
-    float quadratic;
-    float quartic;
-};
-
-// Dither leaves 1/12 of a squared step whatever the value, stochastic rounding 1/6 on average; what nearest leaves is
-// no noise. Along the cubic, u is even over [s - h, s + h] and the value u^3 + (1 - h^2) u in reaches, of which
-// h^2 (3 s^4 + 2 s^2 + 1/3 - 4/15 h^2 + 8/105 h^4) is the variance.
-static inline NoiseVariance noise_variance(const Words &words, const Scales &scales) {
-    constexpr float SHARES[] = {1.0f / 12, 1.0f / 6, 0.0f};
-    const float step = scales.second / static_cast<float>(words.positive() - 1);
-    if (words.curve == ACTNN_LINEAR || words.rounding == ACTNN_NEAREST) {
-        return {step * step * SHARES[words.rounding], 0.0f * step, 0.0f * step};
-    }
-    const float half = step * 0.5f, square = half * half;
-    const float constant = square * ((square * (31.0f / 21) - 14.0f / 15) * square + 1.0f / 3);
-    const float quadratic = (square * 2.0f) * (1.0f - square * 3.0f);
-    return {constant * (REACH * REACH), quadratic * (REACH * REACH), (square * 3.0f) * (REACH * REACH)};
-}
-
 // What the gradient of an input takes besides its own element.
 struct RowGradient {
     float inverse;

@@ -224,15 +224,44 @@ TEST("the gradient is grad * of_grad + (v * of_value + constant), also in place"
                 for (int simd = ACTNN_SCALAR; simd <= actnn_best_simd(); ++simd) {
                     Guarded out(grad.size()), in_place = grad;
                     CHECK(actnn_gradient(&layout, &channels, rectified, simd, 2, code.data(), grad.data(), dtype,
-                                         a.data(), b.data(), d.data(), out.data()) == ACTNN_OK);
+                                         a.data(), b.data(), d.data(), nullptr, out.data()) == ACTNN_OK);
                     CHECK(actnn_gradient(&layout, &channels, rectified, simd, 1, code.data(), in_place.data(), dtype,
-                                         a.data(), b.data(), d.data(), in_place.data()) == ACTNN_OK);
+                                         a.data(), b.data(), d.data(), nullptr, in_place.data()) == ACTNN_OK);
                     CHECK(out == array_of(result, dtype));
                     CHECK(in_place == out);
                 }
             }
         }
     }
+}
+
+TEST("a gradient that is weighed by the noise of its own element has the same bits on every instruction set") {
+    int differ = 0; // a group of equal values has no noise
+    for (const Shape &shape : SHAPES) {
+        for (const Family family : {AFFINE, TWO_SIDED, TWO_SIDED_NORMALIZED, COMPANDED}) {
+            const actnn_layout layout = layout_for(family, shape);
+            Guarded x = array_of(floats(Kind::NORMAL, shape.count()), ACTNN_FLOAT32);
+            Guarded code = encoded(layout, ACTNN_SCALAR, 1, x, ACTNN_FLOAT32);
+            Guarded grad = array_of(floats(Kind::NORMAL, shape.count(), 2), ACTNN_FLOAT32);
+            const auto a = per_channel(shape, 7), b = per_channel(shape, 8), d = per_channel(shape, 9);
+            std::vector<float> noise(a.size());
+            for (size_t c = 0; c < noise.size(); ++c) noise[c] = std::abs(a[c]);
+            const actnn_channels channels = shape.form();
+            const auto gradient = [&](int simd, int threads, const float *of_noise) {
+                Guarded out(grad.size());
+                CHECK(actnn_gradient(&layout, &channels, 0, simd, threads, code.data(), grad.data(), ACTNN_FLOAT32,
+                                     a.data(), b.data(), d.data(), of_noise, out.data()) == ACTNN_OK);
+                CHECK(out.intact());
+                return out;
+            };
+            const Guarded scalar = gradient(ACTNN_SCALAR, 1, noise.data());
+            differ += !(scalar == gradient(ACTNN_SCALAR, 1, nullptr));
+            for (int simd = ACTNN_SCALAR; simd <= actnn_best_simd(); ++simd) {
+                CHECK(gradient(simd, 2, noise.data()) == scalar);
+            }
+        }
+    }
+    CHECK(differ > 0);
 }
 
 TEST("channel statistics are accurate far from zero and do not depend on the number of threads") {

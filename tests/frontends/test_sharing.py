@@ -62,8 +62,7 @@ def check_gradients(
 ) -> None:
     """Raise unless the mean gradient over many keys is the exact one.
 
-    BatchNorm's own gradient has a bias of the order of 1 / (elements of a channel); ``allowance`` bounds it relative to
-    the largest gradient.
+    A BatchNorm of more than 1024 values a channel has a bias; ``allowance`` bounds it relative to the largest gradient.
     """
     exact = gradient(framework, deepcopy(model), run)
     noisy = framework.compressed(model, **{"bits": 2, **settings})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from code_cases import KEY, NUMPY, REFERENCE, SIDED, PoisonedArrays, layout_of, stored_words
+from code_cases import KEY, NUMPY, REFERENCE, SIDED, PoisonedArrays, layout_of, stored_words, variances
 
 from actnn.format import Part
 from actnn.kernels.contract import Channels, Normalization, OutputAffine
@@ -24,6 +24,8 @@ CODES = [
     *(("normalized", bits) for bits in (1, 2, 4)),
     *(("two_sided_normalized", bits) for bits in (2, 3)),
 ]
+# of inputs, which other layers coded
+OF_INPUTS = [("companded", 2), ("zero_exact", 2), ("zero_exact_companded", 3), ("root", 3)]
 
 # an affine code has no mask by which a gradient could be rectified
 READINGS = [(code, False) for code in CODES] + [(code, True) for code in CODES if code[0] in SIDED]
@@ -209,16 +211,19 @@ def test_normalising_gives_the_bytes_of_the_reference(native, form, code, dtype,
 
 
 @form
-@code
+@pytest.mark.parametrize("code", [*CODES, *OF_INPUTS], ids=lambda code: f"{code[0]}-{code[1]}")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_the_gradient_has_the_bits_of_the_reference(native, form, code, dtype):
+@pytest.mark.parametrize("own_noise", [False, True])
+def test_the_gradient_has_the_bits_of_the_reference(native, form, code, dtype, own_noise):
     (values, channels), (grad, _) = activations(form), activations(form, seed=1)
     grad = grad.astype(dtype)
+    values = abs(values) if code[0] == "root" else values
     layout = layout_of(values, *code)
     buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
     coefficients = tuple(np.random.default_rng(4).normal(size=(3, channels.count)).astype(np.float32))
     lender = PoisonedArrays(3)
-    arguments = (grad, channels, buffer, layout, code[0] in SIDED, coefficients)
+    of_noise = np.linspace(0.5, 2, channels.count, dtype=np.float32) if own_noise else None
+    arguments = (grad, channels, buffer, layout, code[0] in SIDED, coefficients, of_noise)
     assert np.array_equal(native.gradient(lender, *arguments), REFERENCE.gradient(NUMPY, *arguments))
     lender.check_guards()
 
@@ -239,3 +244,17 @@ def test_the_number_of_threads_changes_no_bit_of_the_sums(native, form):
     ]
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("code", [*CODES, *OF_INPUTS], ids=lambda code: f"{code[0]}-{code[1]}")
+def test_the_variance_of_decoded_values_is_what_their_steps_tell(code):
+    values = np.random.default_rng(6).normal(size=(1, 300)).astype(np.float32)
+    values = abs(values) if code[0] == "root" else values
+    layout = layout_of(values, *code)
+    buffers = [REFERENCE.encode(NUMPY, values, layout, (*KEY[:3], key)) for key in range(400)]
+    decoded = np.stack([REFERENCE.decode(NUMPY, buffer, layout, Part.WHOLE, "float32") for buffer in buffers])
+    told = np.stack([variances(buffer, layout) for buffer in buffers])
+    found, expected = decoded.var(0, ddof=1, dtype=np.float64), told.mean(0, dtype=np.float64)
+    assert found.mean() == pytest.approx(expected.mean(), rel=0.03)
+    # uniform noise: the variance of 400 draws is known to 5 %, and 300 elements are looked at
+    np.testing.assert_allclose(found, expected, rtol=0.35, atol=1e-6)

@@ -17,6 +17,7 @@ from code_cases import (
     layout_of,
     same_bits,
     span_of,
+    variances,
 )
 
 from actnn.errors import FormatError
@@ -258,7 +259,8 @@ def test_a_backward_by_given_sums_is_that_of_the_reference(native, form, code, r
 def test_a_backward_is_the_gradient_of_what_was_decoded(backend, form, rectified):
     values, channels = activations(form)
     grad, _ = activations(form, seed=1)
-    layout = layout_of(values, "two_sided", 3)
+    # nearest leaves no noise to account for
+    layout = layout_of(values, "two_sided", 3, Rounding.NEAREST)
     step = Step(values, channels, layout).forward(backend.batch_norm)
     step.backward(backend.batch_norm_backward, grad, rectified)
     inverse, threshold = (row[:, None].astype(np.float64) for row in step.normalization.saved)
@@ -277,6 +279,34 @@ def test_a_backward_is_the_gradient_of_what_was_decoded(backend, form, rectified
     expected = gamma * inverse * (passed - (of_beta[:, None] + normalized * of_gamma[:, None]) / count)
     np.testing.assert_allclose(step.grad_out, expected.reshape(values.shape), rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(step.energy.values, backend.energy(NUMPY, grad, 2))
+
+
+UNBIASED = [("affine", 2, False), ("two_sided", 2, True), ("normalized", 2, False), ("two_sided_normalized", 2, True)]
+
+
+@pytest.mark.parametrize(("family", "bits", "rectified"), UNBIASED)
+def test_the_gradient_of_the_input_of_few_values_is_unbiased(backend, family, bits, rectified):
+    samples, count, inner = 4, 5000, 2
+    generator = np.random.default_rng(2)
+    values, grad = generator.normal(size=(2, samples, count * inner)).astype(np.float32)
+    layout = layout_of(values, family, bits)
+    step = Step(values, Channels(count, inner), layout, bare=True).forward(backend.batch_norm)
+    step.backward(backend.batch_norm_backward, grad, rectified)
+
+    def split(x):
+        return x.astype(np.float64).reshape(samples, count, inner)
+
+    def mean(x):
+        return x.mean((0, 2), keepdims=True)
+
+    x, given = split(values), split(np.where(step.out > 0, grad, 0) if rectified else grad)
+    inverse = 1 / np.sqrt(mean((x - mean(x)) ** 2) + EPSILON)
+    exact = (x - mean(x)) * inverse
+    expected = inverse * (given - mean(given) - exact * mean(given * exact))
+    # a product of the value with a mean that contains it would be too small by just this
+    lacking = given * given * split(variances(step.buffer, layout)) / step.normalization.count
+    share = ((split(step.grad_out) - expected) / inverse * given).sum() / lacking.sum()
+    assert abs(share) < 0.4
 
 
 def test_a_backward_without_an_input_to_serve_leaves_it_alone(backend):

@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from code_cases import KEY, NUMPY, REFERENCE, assorted_values, divided_layout, layout_of, same_bits
+from code_cases import KEY, NUMPY, REFERENCE, SIDED, assorted_values, divided_layout, layout_of, same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -114,7 +114,8 @@ def test_pieces_are_normalised_and_read_as_the_whole(monkeypatch, channels):
         read = REFERENCE.decode(NUMPY, buffer, layout, Part.POSITIVE, "float32", affine)
         mask = REFERENCE.apply_mask(NUMPY, buffer, layout, values, 1.0, 0.0)
         slope = REFERENCE.decode_function(NUMPY, buffer, layout, Smooth.GELU, 1, "float32")
-        return out, read, mask, slope, buffer
+        grad = REFERENCE.gradient(NUMPY, values, channels, buffer, layout, False, tuple(parts[:3]), abs(parts[3]))
+        return out, read, mask, slope, grad, buffer
 
     whole, in_pieces = both_ways(monkeypatch, work)
     for one, other in zip(whole[:-1], in_pieces[:-1], strict=True):
@@ -204,6 +205,14 @@ ROWS = {
 def test_a_row_takes_less_room_than_the_activation(row):
     room = Room("normalized" if "row_norm" in row else "affine")
     assert most_beside(lambda: ROWS[row](room), 0) <= room.x.nbytes
+
+
+@pytest.mark.parametrize("family", ["affine", "normalized", "two_sided_normalized", "zero_exact_companded"])
+def test_a_gradient_weighed_by_its_noise_takes_less_room_than_the_activation(family):
+    room = Room(family)
+    ones = torch.ones(CHANNELS)
+    fixed = ARRAYS, room.x, IMAGE, room.code, room.layout, family in SIDED, (ones, ones, ones), ones, room.out
+    assert most_beside(lambda: REFERENCE.gradient(*fixed), 0) <= room.x.nbytes
 
 
 def test_indices_take_less_room_than_the_activation():

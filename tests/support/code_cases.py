@@ -13,7 +13,8 @@ from actnn.format import FAMILIES, KEY_BYTES, Curve, Layout, Part, Rounding, der
 from actnn.kernels.contract import Block, DividedLayout, Span, Stretch
 from actnn.kernels.native import LibraryMissingError, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
-from actnn.kernels.reference import Reference
+from actnn.kernels.reference import Reference, variance
+from actnn.kernels.reference.pieces import pieces
 
 NUMPY = NumpyArrays()
 REFERENCE = Reference()
@@ -118,6 +119,14 @@ def steps(buffer, layout: Layout):
     else:
         sides = scales / levels
     return np.repeat(sides, 256, 1)[:, : layout.elements]
+
+
+def variances(buffer, layout: Layout):
+    """Return the variance of what a code decodes to, as its steps tell it, of shape (samples, elements)."""
+    found = np.empty((layout.samples, layout.elements), np.float32)
+    for piece in pieces(layout):
+        found[piece.samples, piece.places] = variance.of_piece(NUMPY, buffer, piece)
+    return found
 
 
 class PoisonedArrays(NumpyArrays):

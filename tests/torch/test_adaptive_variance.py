@@ -95,5 +95,5 @@ def test_a_trained_network_keeps_an_unbiased_gradient():
     exact = gradient(copy.deepcopy(network), BATCHES[0])
     model = experienced("L3")
     found = torch.stack([gradient(model, BATCHES[0]) for _ in range(REPEATS)])
-    # BatchNorm's own bias is of the order of 1 / (elements of a channel), 256 for the smallest
+    # a BatchNorm of more than 1024 values a channel has a bias of the order of one over their number
     check_unbiased(found, exact, allowance=0.02 * float(exact.abs().max()))

@@ -321,9 +321,13 @@ class Backend(Protocol):
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        of_noise: Array | None = None,
         out: Array | None = None,
     ) -> Array:
-        """Return ``a[c] * grad + b[c] * v + d[c]`` for coefficients (a, b, d)."""
+        """Return ``a[c] * grad + b[c] * v + d[c]`` for coefficients (a, b, d).
+
+        With ``of_noise``, grad is multiplied by ``1 + of_noise[c] * Var(v)`` before, the variance of the noise in v.
+        """
 
     def ranges(
         self,

@@ -78,7 +78,7 @@ def of_square(spread: Spread, squares: Array, reaches: Array, values: Array, fac
 def of_cubic(spread: Spread, squares: Array, reaches: Array, values: Array, factor: float) -> Array:
     """Return the variance of r (u³ + (1 - h²) u), u being even over one step 2h, from what is decoded by u.
 
-    It is what ``noise_variance`` of row normalisations has, but for the u that a decoded value belongs to: Cardano's
+    It is what ``terms`` of ``kernels.reference.variance`` has, but for the u that a decoded value belongs to: Cardano's
     formula finds it as if h² were 0, to first order.
     """
     reach = spread(reaches)

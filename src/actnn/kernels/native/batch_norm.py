@@ -163,13 +163,15 @@ class BatchNormRows(Calls):
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        of_noise: Array | None = None,
         out: Array | None = None,
     ) -> Array:
         if out is None:
             out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
         shape = layout.handle or layout_handle(layout), c_channels(channels)
         operands = self._gradient(arrays, grad, code, rectified)
-        results = *map(arrays.pointer, coefficients), arrays.pointer(out)
+        noise = None if of_noise is None else arrays.pointer(of_noise)
+        results = *map(arrays.pointer, coefficients), noise, arrays.pointer(out)
         refuse("actnn_gradient", self._library.actnn_gradient(*shape, *operands, *results))
         return out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actnn.errors import FormatError, UnsupportedError
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 SIMD = ("scalar", "avx2")
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
 RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
@@ -43,7 +43,7 @@ SIGNATURES: dict[str, tuple[type, ...]] = {
     "actnn_normalize": (*(_POINTER,) * 3, *_CALL, _POINTER, _POINTER, _POINTER, _INT32, _POINTER),
     "actnn_gradient_workspace": (_POINTER, _POINTER),
     "actnn_gradient_sums": (*_GRADIENT, *(_POINTER,) * 3),
-    "actnn_gradient": (*_GRADIENT, *(_POINTER,) * 4),
+    "actnn_gradient": (*_GRADIENT, *(_POINTER,) * 5),
     "actnn_ranges": (*(_POINTER,) * 4, *_CALL, _INT64, _POINTER, _INT32, _POINTER),
     "actnn_energy": (_INT64, _INT64, *_CALL, _INT64, _POINTER, _INT32, _POINTER),
     "actnn_divide": (_POINTER, _POINTER),

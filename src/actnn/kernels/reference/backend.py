@@ -156,9 +156,10 @@ class Reference:
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        of_noise: Array | None = None,
         out: Array | None = None,
     ) -> Array:
-        return passes.gradient(arrays, grad, channels, code, layout, rectified, coefficients, out)
+        return passes.gradient(arrays, grad, channels, code, layout, rectified, coefficients, of_noise, out)
 
     def ranges(
         self,

@@ -24,7 +24,10 @@ from actnn.kernels.contract import (
     Span,
     check_divided,
 )
-from actnn.kernels.reference.numbers import filled
+from actnn.kernels.reference.numbers import divide, filled
+
+# up to so many values of a channel, what each adds to the noise of its own gradient is taken out
+MOST_VALUES = 1024
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,18 @@ def input_coefficients(scheme: Scheme, grad_gamma: Array, grad_beta: Array, coun
     return scheme.slope, of_normalized * scheme.factor, constant + of_normalized * scheme.shift
 
 
+def own_noise(scheme: Scheme, count: int) -> Array | None:
+    """Return what the variance of a coded value is multiplied by, to be the share of its gradient that noise takes.
+
+    The mean of grad x̂ contains each element, and is multiplied by it: on average the gradient of the input lacks
+    Var(x̂) grad / count. None where that is too little to be worth a second look at the code.
+    """
+    if count > MOST_VALUES:
+        return None
+    factor = 0.0 * scheme.slope + 1.0 if scheme.factor is None else scheme.factor
+    return divide(factor * factor, float(count))
+
+
 def running(old: Array, new: Array, factor: float) -> Array:
     """Return a running statistic after one step; ``factor`` weighs the new value."""
     return (1.0 - factor) * old + factor * new
@@ -198,7 +213,8 @@ def backward(
         of_gamma, of_beta = sums[0], sums[1]
     if out is not None:
         coefficients = input_coefficients(scheme, of_gamma, of_beta, normalization.count)
-        rows.gradient(arrays, grad, channels, code, layout, rectified, coefficients, out)
+        noise = own_noise(scheme, normalization.count)
+        rows.gradient(arrays, grad, channels, code, layout, rectified, coefficients, noise, out)
 
 
 def output_scale(arrays: Arrays, affine: OutputAffine, part: Part, like: Array) -> tuple[Array, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actnn.format import Part
 from actnn.kernels.contract import AnyLayout, Array, Arrays, Channels, Key, Normalization
-from actnn.kernels.reference import codes
+from actnn.kernels.reference import codes, variance
 from actnn.kernels.reference.numbers import filled
 from actnn.kernels.reference.pieces import Piece, pieces, stretches
 
@@ -112,16 +112,20 @@ def gradient(
     layout: AnyLayout,
     rectified: bool,
     coefficients: tuple[Array, Array, Array],
+    of_noise: Array | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Return ``a[c] * grad + b[c] * v + d[c]``."""
+    """Return ``a[c] * grad + b[c] * v + d[c]``, grad being multiplied by ``1 + of_noise[c] * Var(v)`` where asked."""
     of_grad, of_value, constant = coefficients
     dtype = arrays.dtype(grad)
     if out is None:
         out = arrays.empty(grad.shape, dtype, grad)
     for piece in pieces(layout):
+        noise = None if of_noise is None else variance.of_piece(arrays, code, piece)
         own, value = gradient_and_value(arrays, grad, code, piece, rectified)
         channel = piece.channels(arrays, channels, grad)
+        if of_noise is not None:
+            own = own * (noise * of_noise[channel] + 1.0)
         result = own * of_grad[channel] + (value * of_value[channel] + constant[channel])
         out[piece.samples, piece.places] = arrays.cast(result, dtype)
     return out

@@ -10,17 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actnn.errors import FormatError, UnsupportedError
-from actnn.format import (
-    AFFINE,
-    GROUP,
-    MAX_BITS,
-    NORMALIZED,
-    SCALE_BYTES,
-    Curve,
-    Part,
-    Rounding,
-    uniform_layout,
-)
+from actnn.format import AFFINE, GROUP, MAX_BITS, NORMALIZED, Curve, Part, uniform_layout
 from actnn.kernels.contract import (
     AnyLayout,
     Array,
@@ -33,15 +23,12 @@ from actnn.kernels.contract import (
     Span,
     check_divided,
 )
-from actnn.kernels.reference import codes
+from actnn.kernels.reference import codes, variance
 from actnn.kernels.reference.batch_norm import inverse_deviation, widened
-from actnn.kernels.reference.curves import REACH
-from actnn.kernels.reference.numbers import bfloat16_value, big_integers, divide, filled
+from actnn.kernels.reference.numbers import divide, filled
 from actnn.kernels.reference.pieces import Piece, pieces, whole_samples
 
 LANES = 32
-# of a squared step, what each rounding leaves as noise; stochastic rounding on average
-NOISE_SHARES = {Rounding.DITHER: 1 / 12, Rounding.STOCHASTIC: 1 / 6, Rounding.NEAREST: 0.0}
 
 
 def check_rows(layout: AnyLayout, normalization: RowNorm) -> None:
@@ -304,9 +291,7 @@ def input_gradient(
 def noise_shares(arrays: Arrays, code: Array, piece: Piece, width: int) -> Array:
     """Return the variance of the noise in decoded values (S, elements), divided by the width of a row."""
     own = piece.layout
-    integers = arrays.cast(code[codes.scales_of(piece)], "int64")
-    scales = bfloat16_value(arrays, big_integers(integers, SCALE_BYTES))
-    found = noise_variance(own, own.bits, scales.reshape(own.samples, own.groups, own.family.scales))
+    _, found = variance.of_groups(arrays, code, piece)
     group = arrays.arange(0, own.elements, code) // GROUP
     constant, quadratic, quartic = (divide(term, float(width))[:, group] for term in found)
     if own.family.curve is Curve.LINEAR:
@@ -314,22 +299,6 @@ def noise_shares(arrays: Arrays, code: Array, piece: Piece, width: int) -> Array
     u = codes.decode_piece(arrays, code, piece, Part.WHOLE, bent=True)
     square = u * u
     return (quartic * square + quadratic) * square + constant
-
-
-def noise_variance(layout: AnyLayout, bits: int, scales: Array) -> tuple[Array, Array, Array]:
-    """Return (a, b, c), each (S, G): the mean of a + b u² + c u⁴ is the variance of what is decoded by u.
-
-    Along the cubic, u is even over [s - h, s + h] and the value u³ + (1 - h²) u, measured in the reach: its variance is
-    h² (3 s⁴ + 2 s² + 1/3 - 4/15 h² + 8/105 h⁴), of which the mean of powers of u is to be had.
-    """
-    step = divide(scales[..., -1], float(2**bits - 1))
-    if layout.family.curve is Curve.LINEAR or layout.rounding is Rounding.NEAREST:
-        return step * step * NOISE_SHARES[layout.rounding], 0.0 * step, 0.0 * step
-    half = step * 0.5
-    square = half * half
-    constant = square * ((square * (31 / 21) - 14 / 15) * square + 1 / 3)
-    quadratic = (square * 2.0) * (1.0 - square * 3.0)
-    return constant * REACH**2, quadratic * REACH**2, (square * 3.0) * REACH**2
 
 
 def parameter(arrays: Arrays, given: Array | None, default: float, normalization: RowNorm) -> Array:

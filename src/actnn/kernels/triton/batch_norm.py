@@ -16,6 +16,7 @@ from actnn.kernels.contract import (
     Span,
     check_divided,
 )
+from actnn.kernels.reference.batch_norm import MOST_VALUES
 from actnn.kernels.triton.device.batch_norm import (
     coefficients_kernel,
     finish_statistics_kernel,
@@ -107,11 +108,13 @@ class BatchNormRows(SamplingRows):
         layout: AnyLayout,
         rectified: bool,
         coefficients: tuple[Array, Array, Array],
+        of_noise: Array | None = None,
         out: Array | None = None,
     ) -> Array:
         if out is None:
             out = arrays.empty(grad.shape, arrays.dtype(grad), grad)
-        write_gradient(self.launch, arrays, grad, channels, code, layout, rectified, coefficients, out)
+        parts = *coefficients, of_noise
+        write_gradient(self.launch, arrays, grad, channels, code, layout, rectified, parts, out)
         return out
 
     def batch_norm(
@@ -174,15 +177,16 @@ class BatchNormRows(SamplingRows):
             number = chunks.number
             if energy is not None:
                 self.energy(arrays, grad, stride, energy, (layout.samples, layout.elements))
-        coefficients = None if out is None else arrays.empty((3, channels.count), "float32", grad)
+        noise = normalization.count <= MOST_VALUES
+        coefficients = None if out is None else arrays.empty((3 + noise, channels.count), "float32", grad)
         scheme = 2 if of_input else int(not layout.family.affine)
         self.launch(
             *(arrays, grad, coefficients_kernel, -(-channels.count // CHANNELS), partial, sums, normalization.gamma),
             *(normalization.saved, grads, coefficients, float(normalization.count), channels.count, number),
-            *(scheme, CHANNELS),
+            *(scheme, noise, CHANNELS),
         )
         if coefficients is not None:
-            parts = coefficients[0], coefficients[1], coefficients[2]
+            parts = coefficients[0], coefficients[1], coefficients[2], coefficients[3] if noise else None
             write_gradient(self.launch, arrays, grad, channels, code, layout, rectified, parts, out)
 
 
@@ -219,7 +223,7 @@ def write_gradient(
     code: Array,
     layout: AnyLayout,
     rectified: bool,
-    coefficients: tuple[Array, Array, Array],
+    coefficients: tuple[Array, Array, Array, Array | None],
     out: Array,
 ) -> None:
     """Write the gradient of the input of a BatchNorm."""

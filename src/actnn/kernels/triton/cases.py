@@ -92,7 +92,11 @@ def of_norms() -> list[Case]:
     return [
         normalizing(case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, **both)),
         normalizing(case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, CUT=LAST)),
-        case("gradient", batch_norm.gradient_kernel, "two_sided", 3, 2, **both, RECTIFIED=True),
+        replace(
+            case("gradient", batch_norm.gradient_kernel, "two_sided", 3, 2, **both, RECTIFIED=True),
+            absent=frozenset({"of_noise"}),
+        ),
+        case("gradient of few", batch_norm.gradient_kernel, "two_sided_normalized", 3, 2, **both, RECTIFIED=True),
         replace(
             case("gradient sums", batch_norm.gradient_sums_kernel, "two_sided", 3, 1, **tile, RECTIFIED=True),
             elements=512,
@@ -102,7 +106,8 @@ def of_norms() -> list[Case]:
         Case("finish sums", batch_norm.finish_sums_kernel, channels, 128),
         Case("prepare", batch_norm.prepare_kernel, {"SIDES": True, **channels}, 128, absent=frozenset({"statistics"})),
         Case(
-            "coefficients", batch_norm.coefficients_kernel, {"SCHEME": 1, **channels}, 128, absent=frozenset({"sums"})
+            *("coefficients", batch_norm.coefficients_kernel, {"SCHEME": 1, "NOISE": True, **channels}, 128),
+            absent=NO_SUMS,
         ),
         case("row normalize", row_norm.row_normalize_kernel, "normalized", 2, 2, **rows),
         case("row gradient", row_norm.row_gradient_kernel, "normalized", 2, 2, **rows),

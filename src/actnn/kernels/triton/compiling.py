@@ -29,9 +29,9 @@ ALIGNMENT = 16
 POINTERS = {
     **dict.fromkeys(("code", "widths", "offsets", "planes_out", "planes_in", "ranges"), "*u8"),
     **dict.fromkeys(("saved", "prepared", "coefficients", "partial", "statistics", "mean", "inverse"), "*fp32"),
-    **dict.fromkeys(("threshold", "slope", "offset", "of_grad", "of_product", "of_value", "constant"), "*fp32"),
+    **dict.fromkeys(("threshold", "slope", "offset", "of_grad", "of_product", "of_value", "of_noise"), "*fp32"),
     **dict.fromkeys(("mean_out", "variance_out", "low_out", "high_out", "inverse_out", "product_out"), "*fp32"),
-    **dict.fromkeys(("product", "grads", "sums", "gamma", "beta", "weight", "running_mean"), "*fp32"),
+    **dict.fromkeys(("constant", "product", "grads", "sums", "gamma", "beta", "weight", "running_mean"), "*fp32"),
     "running_variance": "*fp32",
     "relief": "*fp64",
     "norms": "*fp64",

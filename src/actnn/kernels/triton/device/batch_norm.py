@@ -8,6 +8,7 @@ the element ``p // inner * count * inner + c * inner + p % inner`` of the batch.
 import triton
 import triton.language as tl
 
+from actnn.kernels.triton.device.curves import reach_of
 from actnn.kernels.triton.device.kernel import kernel
 from actnn.kernels.triton.device.numbers import above_zero, narrowed, ordered, tile_noise, unordered, widened, word
 from actnn.kernels.triton.device.places import (
@@ -18,7 +19,8 @@ from actnn.kernels.triton.device.places import (
     tile,
     tile_channels,
 )
-from actnn.kernels.triton.device.values import base_at, decoded_at, decoded_tile
+from actnn.kernels.triton.device.values import base_at, decoded_at, decoded_tile, load_scales, whole_steps
+from actnn.kernels.triton.device.variance import variance_of
 from actnn.kernels.triton.device.words import negative_words, store_code, store_key
 
 NOT_A_NUMBER = tl.constexpr(float("nan"))
@@ -267,12 +269,12 @@ def finish_sums_kernel(partial, of_grad, of_product, count, chunks, CHANNELS: tl
 @kernel
 def coefficients_kernel(
     partial, sums, gamma, saved, grads, coefficients, total, count, chunks,
-    SCHEME: tl.constexpr, CHANNELS: tl.constexpr,
+    SCHEME: tl.constexpr, NOISE: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Do the arithmetic of channels in a backward: gradients of gamma and beta, and what the input's is made with.
 
     SCHEME: the code is a BatchNorm's own without sides (0) or with sides (1), or one of its input (2). ``total`` is the
-    number of values of a channel over all processes.
+    number of values of a channel over all processes. NOISE asks for what an element's own noise is weighed by, too.
     """
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     here = c < count
@@ -303,19 +305,31 @@ def coefficients_kernel(
         tl.store(coefficients + c, slope, mask=here)
         tl.store(coefficients + count + c, of_normalized, mask=here)
         tl.store(coefficients + 2 * count + c, constant, mask=here)
+        if NOISE:
+            square = factor * factor if SCHEME > 0 else 0.0 * slope + 1.0
+            tl.store(coefficients + 3 * count + c, tl.div_rn(square, total + 0.0 * slope), mask=here)
 
 
 @kernel
 def gradient_kernel(
-    code, grad, out, widths, offsets, of_grad, of_value, constant,
+    code, grad, out, widths, offsets, of_grad, of_value, constant, of_noise,
     samples, elements, groups, blocks, inner, count, magic_inner, magic_count,
     FORM: tl.constexpr, CUT: tl.constexpr, RECTIFIED: tl.constexpr,
 ):  # fmt: skip
-    """Write ``of_grad[c] grad + of_value[c] v + constant[c]``."""
+    """Write ``of_grad[c] grad + of_value[c] v + constant[c]``.
+
+    With ``of_noise``, grad is multiplied by ``1 + of_noise[c] Var(v)`` before.
+    """
     n, g, here = tile(samples, groups, blocks, FORM)
     bits, base = sample_planes(n, samples, groups, elements, blocks, 0, widths, offsets, FORM)
     low_words, high_words, low, high = decoded_tile(code, n, g, here, groups, elements, bits, base, FORM, False, False)
     negative = negative_words(bits, FORM).to(tl.uint32)
+    low_u, high_u, below, above, reach = low, high, low, low, low
+    if of_noise is not None:
+        _, _, low_u, high_u = decoded_tile(code, n, g, here, groups, elements, bits, base, FORM, False, True)
+        first, second, unit = load_scales(code, n.to(tl.int64) * groups + g, here, FORM)
+        below, above = whole_steps(first, second, bits, FORM)
+        below, above, reach = below[:, None, None], above[:, None, None], reach_of(unit, FORM)[:, None, None]
     pair, bit = octets()
     e = 16 * pair + bit
     for half in tl.static_range(2):
@@ -326,5 +340,8 @@ def gradient_kernel(
         x = load_tile(grad, n, g, here, elements, place, FORM)
         if RECTIFIED:
             x = tl.where(words >= negative, x, x * 0.0)
+        if of_noise is not None:
+            spread = variance_of(low_u if half == 0 else high_u, words, below, above, reach, negative, FORM)
+            x = x * (spread * tl.load(of_noise + c) + 1.0)
         y = x * tl.load(of_grad + c) + (v * tl.load(of_value + c) + tl.load(constant + c))
         store_tile(out, n, g, here, elements, place, y, FORM)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from actnn.kernels.triton.device.curves import REACH, reach_of
-from actnn.kernels.triton.device.kernel import CUBIC, DITHER, STOCHASTIC, kernel
+from actnn.kernels.triton.device.kernel import CUBIC, kernel
 from actnn.kernels.triton.device.numbers import tile_noise, widened, word
 from actnn.kernels.triton.device.places import (
     load_tile,
@@ -30,9 +30,8 @@ from actnn.kernels.triton.device.values import (
     unbent,
     whole_steps,
 )
+from actnn.kernels.triton.device.variance import noise_terms
 from actnn.kernels.triton.device.words import store_code, store_key
-
-TWELFTH, SIXTH = tl.constexpr(1 / 12), tl.constexpr(1 / 6)
 
 
 @triton.jit
@@ -257,17 +256,7 @@ def row_normalize_kernel(
 def noise_variance(step, width, FORM: tl.constexpr):
     """Return (a, b, c) of groups: a + b u² + c u⁴ is the variance of what is decoded by u, over the width of a row."""
     number = width.to(tl.float32) + 0.0 * step
-    constant, quadratic, quartic = step * step * 0.0, 0.0 * step, 0.0 * step
-    if FORM.rounding == STOCHASTIC:
-        constant = step * step * SIXTH
-    elif FORM.rounding == DITHER:
-        constant = step * step * TWELFTH
-        if FORM.curve == CUBIC:
-            half = step * 0.5
-            square = half * half
-            constant = square * ((square * (31 / 21) - 14 / 15) * square + 1 / 3) * (REACH * REACH)
-            quadratic = (square * 2.0) * (1.0 - square * 3.0) * (REACH * REACH)
-            quartic = (square * 3.0) * (REACH * REACH)
+    constant, quadratic, quartic = noise_terms(step, REACH + 0.0 * step, FORM)
     constant, quadratic = tl.div_rn(constant, number)[:, None, None], tl.div_rn(quadratic, number)[:, None, None]
     return constant, quadratic, tl.div_rn(quartic, number)[:, None, None]
 
