@@ -115,8 +115,9 @@ class OwnNoise {
             call_.groups->decode(inner, group_key(key_, group.index), ACTNN_WHOLE, stored, planes, group.length, u_);
             for (int i = 0; i < group.length; ++i) variance_[i] = above.at(u_[i]);
         }
-        // behind a rectifier, the negative side has no gradient
-        if (words.affine() || rectified_) return;
+        if (words.affine()) return;
+        // behind a rectifier, the negative side has no gradient that a finite number would change
+        if (rectified_ && std::isfinite(above.at(std::max(scales.first, scales.second)))) return;
         const NoiseVariance below = of_side(words.negative, scales.first);
         if (words.curve == ACTNN_LINEAR) {
             std::fill_n(u_, group.length, below.constant);
@@ -124,9 +125,10 @@ class OwnNoise {
             for (int i = 0; i < group.length; ++i) u_[i] = below.at(u_[i]);
         }
         call_.groups->mask_of_split(words, planes, group.length, mask_);
-        call_.groups->apply_mask(mask_, 1.0f, 0.0f, variance_, group.length, variance_);
-        call_.groups->apply_mask(mask_, 0.0f, 1.0f, u_, group.length, u_);
-        for (int i = 0; i < group.length; ++i) variance_[i] += u_[i];
+        std::fill_n(weighed_, group.length, 1.0f);
+        call_.groups->apply_mask(mask_, 1.0f, 0.0f, weighed_, group.length, weighed_);
+        // chosen, not added up: one of them may be infinite
+        for (int i = 0; i < group.length; ++i) variance_[i] = weighed_[i] > 0 ? variance_[i] : u_[i];
     }
 
     const Call &call_;

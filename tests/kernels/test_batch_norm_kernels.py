@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from code_cases import KEY, NUMPY, REFERENCE, SIDED, PoisonedArrays, layout_of, stored_words, variances
+from code_cases import KEY, NUMPY, REFERENCE, SIDED, PoisonedArrays, layout_of, same_bits, stored_words, variances
 
 from actnn.format import Part
 from actnn.kernels.contract import Channels, Normalization, OutputAffine
@@ -226,6 +226,20 @@ def test_the_gradient_has_the_bits_of_the_reference(native, form, code, dtype, o
     arguments = (grad, channels, buffer, layout, code[0] in SIDED, coefficients, of_noise)
     assert np.array_equal(native.gradient(lender, *arguments), REFERENCE.gradient(NUMPY, *arguments))
     lender.check_guards()
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("family", ["two_sided", "zero_exact"])
+def test_a_variance_that_overflows_on_one_side_leaves_the_other_alone(native, family, rectified):
+    values = np.linspace(-1, 1e20, 600, dtype=np.float32).reshape(2, 300)
+    values[:, ::3] = -1
+    layout, channels = layout_of(values, family, 3), Channels(2, 150)
+    buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
+    parts = np.ones((4, 2), np.float32)
+    arguments = np.ones_like(values), channels, buffer, layout, rectified, tuple(parts[:3]), parts[3]
+    found = native.gradient(NUMPY, *arguments)
+    same_bits(found, REFERENCE.gradient(NUMPY, *arguments))
+    assert not np.isnan(found).any()
 
 
 @form
