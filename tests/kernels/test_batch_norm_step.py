@@ -13,6 +13,7 @@ from code_cases import (
     ROUNDED,
     SIDED,
     PoisonedArrays,
+    backend_named,
     divided_layout,
     layout_of,
     same_bits,
@@ -20,7 +21,7 @@ from code_cases import (
     variances,
 )
 
-from actnn.errors import FormatError
+from actnn.errors import FormatError, UnsupportedError
 from actnn.format import FAMILIES, Layout, Part, Rounding
 from actnn.kernels.contract import BatchNorm, Channels, Division
 from actnn.kernels.reference import batch_norm
@@ -396,6 +397,15 @@ def test_tensors_of_any_shape_and_dtype_are_served(native, dtype, last):
         results.append([*(each.reshape(4, 378) for each in outputs), saved, code, *running])
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("simd", ["scalar", "avx2"])
+def test_the_host_is_to_know_how_many_values_there_are(simd):
+    values, channels = activations("planes")
+    step = Step(values, channels, layout_of(values))
+    step.normalization.share = np.ones(1, np.float32)
+    with pytest.raises(UnsupportedError, match="Give it as count"):
+        step.backward(backend_named(simd).batch_norm_backward, values)
 
 
 def test_a_buffer_of_another_size_is_refused(backend):

@@ -79,6 +79,24 @@ def test_batch_norm_of_bfloat16_makes_the_code_of_the_reference(interpreted, cha
         same(ours, theirs)
 
 
+@pytest.mark.parametrize(("family", "of_input"), [("two_sided", False), ("affine", True)])
+def test_a_number_of_values_that_only_the_device_knows_weighs_as_one_of_the_host(interpreted, family, of_input):
+    generator = torch.Generator().manual_seed(7)
+    values, grad = torch.randn(2, 3, 512, generator=generator)
+    channels, layout = Channels(8, 64), Layout(3, 512, FAMILIES[family], 3)
+    code, saved = REFERENCE.encode(ARRAYS, values, layout, KEY), torch.rand(2, 8, generator=generator)
+    sums, found = torch.randn(2, 8, generator=generator), []
+    # 256 values are supposed, of which there are three quarters: no rounding in between
+    for backend, count, share in ((interpreted, 256, 256 / 192), (REFERENCE, 256, 256 / 192), (REFERENCE, 192, None)):
+        out = torch.empty_like(grad)
+        there = None if share is None else torch.tensor(share)
+        norm = BatchNorm(channels, 1e-5, count, None, None, None, 0.1, None, saved, share=there)
+        backend.batch_norm_backward(ARRAYS, grad, code, layout, norm, False, of_input, torch.empty(2, 8), out, sums)
+        found.append(out)
+    same(found[0], found[1])
+    torch.testing.assert_close(found[1], found[2])
+
+
 @pytest.mark.parametrize("width", [64, 100, 300])
 def test_row_norm_of_bfloat16_makes_the_code_of_the_reference(interpreted, width):
     values = torch.randn(2, 2 * width, generator=torch.Generator().manual_seed(6)).to(torch.bfloat16)

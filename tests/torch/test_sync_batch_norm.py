@@ -158,6 +158,4 @@ def test_an_accelerator_need_not_tell_the_host_how_large_the_joined_batch_is(mon
         patched.setattr(torch.Tensor, "__int__", lambda self: pytest.fail("the host reads the count"))
         found = trained_beside(False, patched)
     for name, value in expected.items():
-        # what noise takes of an element's own gradient goes by the number that the host supposes: 300 for 225
-        allowed = 5e-5 if name == "input" else 1e-6
-        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=allowed)
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)

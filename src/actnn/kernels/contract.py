@@ -403,8 +403,8 @@ class Backend(Protocol):
 
         ``rectified`` is that of ``gradient_sums``. With ``of_input``, the code is one of the input itself and the
         second row of ``saved`` the mean. With ``sums``, the gradients of gamma and beta of all processes, only ``out``
-        is written. The energy of ``grad``, by ``stride``, goes to ``energy`` where that is given. Comes to
-        ``gradient_sums``, the rules of ``reference.batch_norm`` and ``gradient``, bit for bit.
+        is written; ``share`` counts here alone. The energy of ``grad``, by ``stride``, goes to ``energy`` where that is
+        given. Comes to ``gradient_sums``, the rules of ``reference.batch_norm`` and ``gradient``, bit for bit.
         """
 
     def row_norm(

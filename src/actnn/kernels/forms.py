@@ -71,12 +71,14 @@ class BatchNorm:
     Arrays are contiguous, with one number a channel: gamma, beta and the running mean and variance of any float, None
     where there are none, the rest float32. ``statistics`` is (4, channels): mean, variance, minimum and maximum, None
     where they are to be measured. ``saved`` is (rows, channels): the inverse deviations, then the thresholds where the
-    code has sides. ``count`` is the number of values of a channel over all processes. The running variance is that of
-    ``unbiased`` estimates or not.
+    code has sides. ``count`` is the number of values of a channel over all processes; where only an accelerator knows
+    that, ``share`` is one float32 there: ``count`` over the true number. The running variance is that of ``unbiased``
+    estimates or not.
     """
 
     __slots__ = (
-        *("beta", "channels", "count", "epsilon", "gamma", "momentum", "running", "saved", "statistics", "unbiased"),
+        *("beta", "channels", "count", "epsilon", "gamma", "momentum", "running", "saved", "share", "statistics"),
+        "unbiased",
     )
 
     def __init__(
@@ -91,6 +93,7 @@ class BatchNorm:
         statistics: Array | None,
         saved: Array,
         unbiased: bool = True,
+        share: Array | None = None,
     ) -> None:
         self.channels = channels
         self.epsilon = epsilon
@@ -102,6 +105,7 @@ class BatchNorm:
         self.statistics = statistics
         self.saved = saved
         self.unbiased = unbiased
+        self.share = share
 
 
 @dataclass(frozen=True)

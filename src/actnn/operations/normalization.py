@@ -276,7 +276,9 @@ def gradients(
     site.confirm(state.readers)
     channels = order.channels
     gamma = None if weight is None else tensors.vector(weight)
-    parameters = BatchNorm(channels, state.epsilon, state.count, gamma, None, None, 0.0, None, constants)
+    parameters = BatchNorm(
+        channels, state.epsilon, state.count, gamma, None, None, 0.0, None, constants, share=state.joint
+    )
     grads = tensors.empty((2, channels.count), "float32", grad)
     energies, stride = (None, 1) if state.record is None else observed(state)
     direct = backend.any_shape and order.dense(grad)
@@ -295,7 +297,7 @@ def gradients(
         if need_x:
             # an own copy: summing works in place
             sums = state.processes.summed(grads + 0.0)
-            backend.batch_norm_backward(*fixed, grads, out, sums if state.joint is None else sums * state.joint)
+            backend.batch_norm_backward(*fixed, grads, out, sums)
     if energies is not None:
         observe(state, weight, constants, grads, energies, need_weight, rectified)
     return grad_x, grads[0] if need_weight else None, grads[1] if need_bias else None

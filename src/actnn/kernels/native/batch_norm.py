@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actnn.errors import UnsupportedError
 from actnn.kernels.contract import (
     AnyLayout,
     Array,
@@ -80,6 +81,11 @@ class BatchNormRows(Calls):
         stride: int = 1,
         energy: Span | None = None,
     ) -> None:
+        if normalization.share is not None:
+            raise UnsupportedError(
+                "the compiled kernels were given a number of values that only an accelerator knows: expected one that "
+                "the host knows, whose memory they serve. Give it as count."
+            )
         room, kept = self._room(layout, normalization.channels, True)
         call = BACKWARD.pack(
             *layer_fields(arrays, normalization, room),

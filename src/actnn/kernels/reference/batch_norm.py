@@ -121,7 +121,7 @@ def input_coefficients(scheme: Scheme, grad_gamma: Array, grad_beta: Array, coun
     return scheme.slope, of_normalized * scheme.factor, constant + of_normalized * scheme.shift
 
 
-def own_noise(scheme: Scheme, count: int) -> Array | None:
+def own_noise(scheme: Scheme, count: int, share: Array | None = None) -> Array | None:
     """Return what the variance of a coded value is multiplied by, to be the share of its gradient that noise takes.
 
     The mean of grad x̂ contains each element, and is multiplied by it: on average the gradient of the input lacks
@@ -130,7 +130,8 @@ def own_noise(scheme: Scheme, count: int) -> Array | None:
     if count > MOST_VALUES:
         return None
     factor = 0.0 * scheme.slope + 1.0 if scheme.factor is None else scheme.factor
-    return divide(factor * factor, float(count))
+    square = factor * factor
+    return divide(square if share is None else square * share, float(count))
 
 
 def running(old: Array, new: Array, factor: float) -> Array:
@@ -197,7 +198,7 @@ def backward(
     energy: Span | None,
 ) -> None:
     """Do what ``Backend.batch_norm_backward`` says, by the other rows of a backend."""
-    channels, saved = normalization.channels, normalization.saved
+    channels, saved, share = normalization.channels, normalization.saved, None
     gamma = parameter(arrays, normalization.gamma, 1.0, normalization)
     if of_input:
         scheme = scheme_of_input(saved[0], gamma, saved[1])
@@ -210,10 +211,12 @@ def backward(
         if energy is not None:
             rows.energy(arrays, grad, stride, energy)
     else:
-        of_gamma, of_beta = sums[0], sums[1]
+        of_gamma, of_beta, share = sums[0], sums[1], normalization.share
+        if share is not None:
+            of_gamma, of_beta = of_gamma * share, of_beta * share
     if out is not None:
         coefficients = input_coefficients(scheme, of_gamma, of_beta, normalization.count)
-        noise = own_noise(scheme, normalization.count)
+        noise = own_noise(scheme, normalization.count, share)
         rows.gradient(arrays, grad, channels, code, layout, rectified, coefficients, noise, out)
 
 

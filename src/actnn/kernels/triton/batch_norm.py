@@ -181,7 +181,8 @@ class BatchNormRows(SamplingRows):
         coefficients = None if out is None else arrays.empty((3 + noise, channels.count), "float32", grad)
         scheme = 2 if of_input else int(not layout.family.affine)
         self.launch(
-            *(arrays, grad, coefficients_kernel, -(-channels.count // CHANNELS), partial, sums, normalization.gamma),
+            *(arrays, grad, coefficients_kernel, -(-channels.count // CHANNELS), partial, sums),
+            *(None if sums is None else normalization.share, normalization.gamma),
             *(normalization.saved, grads, coefficients, float(normalization.count), channels.count, number),
             *(scheme, noise, CHANNELS),
         )

@@ -15,7 +15,7 @@ from actnn.kernels.triton.launching import LEAST_TILE, tile_of
 # planes of one channel after another, each of whole octets; rows of whole groups
 CUT = Cut(large_inner=1, outer=0, large_count=1, octet=1)
 LAST = Cut(large_inner=0, outer=1, large_count=1, octet=2)
-NO_SUMS = frozenset({"sums"})
+NO_SUMS = frozenset({"sums", "share"})
 PARAMETERS = frozenset({"gamma", "beta", "threshold"})
 FLOAT_BYTES = 4
 # elements that a turn of the loop over a row reads: 32 of each of eight parts
@@ -109,6 +109,7 @@ def of_norms() -> list[Case]:
             *("coefficients", batch_norm.coefficients_kernel, {"SCHEME": 1, "NOISE": True, **channels}, 128),
             absent=NO_SUMS,
         ),
+        Case("coefficients of all", batch_norm.coefficients_kernel, {"SCHEME": 1, "NOISE": True, **channels}, 128),
         case("row normalize", row_norm.row_normalize_kernel, "normalized", 2, 2, **rows),
         case("row gradient", row_norm.row_gradient_kernel, "normalized", 2, 2, **rows),
         replace(

@@ -32,7 +32,7 @@ POINTERS = {
     **dict.fromkeys(("threshold", "slope", "offset", "of_grad", "of_product", "of_value", "of_noise"), "*fp32"),
     **dict.fromkeys(("mean_out", "variance_out", "low_out", "high_out", "inverse_out", "product_out"), "*fp32"),
     **dict.fromkeys(("constant", "product", "grads", "sums", "gamma", "beta", "weight", "running_mean"), "*fp32"),
-    "running_variance": "*fp32",
+    **dict.fromkeys(("running_variance", "share"), "*fp32"),
     "relief": "*fp64",
     "norms": "*fp64",
 }

@@ -268,13 +268,14 @@ def finish_sums_kernel(partial, of_grad, of_product, count, chunks, CHANNELS: tl
 
 @kernel
 def coefficients_kernel(
-    partial, sums, gamma, saved, grads, coefficients, total, count, chunks,
+    partial, sums, share, gamma, saved, grads, coefficients, total, count, chunks,
     SCHEME: tl.constexpr, NOISE: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Do the arithmetic of channels in a backward: gradients of gamma and beta, and what the input's is made with.
 
     SCHEME: the code is a BatchNorm's own without sides (0) or with sides (1), or one of its input (2). ``total`` is the
-    number of values of a channel over all processes. NOISE asks for what an element's own noise is weighed by, too.
+    number of values of a channel over all processes, or with ``share`` that is ``total / share``. NOISE asks for what
+    an element's own noise is weighed by, too.
     """
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     here = c < count
@@ -296,6 +297,10 @@ def coefficients_kernel(
     else:
         of_gamma = widened(tl.load(sums + c, mask=here, other=0.0))
         of_beta = widened(tl.load(sums + count + c, mask=here, other=0.0))
+    part = 1.0
+    if share is not None:
+        part = tl.load(share)
+        of_gamma, of_beta = of_gamma * part, of_beta * part
     if coefficients is not None:
         of_normalized = tl.div_rn(-slope * of_gamma, total + 0.0 * slope)
         constant = tl.div_rn(-slope * of_beta, total + 0.0 * slope)
@@ -307,7 +312,7 @@ def coefficients_kernel(
         tl.store(coefficients + 2 * count + c, constant, mask=here)
         if NOISE:
             square = factor * factor if SCHEME > 0 else 0.0 * slope + 1.0
-            tl.store(coefficients + 3 * count + c, tl.div_rn(square, total + 0.0 * slope), mask=here)
+            tl.store(coefficients + 3 * count + c, tl.div_rn(square * part, total + 0.0 * slope), mask=here)
 
 
 @kernel
