@@ -26,17 +26,19 @@ LEAST_VARIANCE = 1e-12
 class ReadTransfer:
     """A transfer that was measured and that nobody has read yet: small arrays, which are its own."""
 
-    __slots__ = ("_aligned", "_coefficient", "_energy", "_samples", "_tensors")
+    __slots__ = ("_aligned", "_coefficient", "_count", "_energy", "_samples", "_tensors")
 
-    def __init__(self, tensors: Tensors, aligned: Array, energy: Array, coefficient: float, samples: int) -> None:
-        self._tensors, self._aligned, self._energy = tensors, aligned, energy
+    def __init__(
+        self, tensors: Tensors, aligned: Array, count: int, energy: Array, coefficient: float, samples: int
+    ) -> None:
+        self._tensors, self._aligned, self._count, self._energy = tensors, aligned, count, energy
         self._coefficient, self._samples = coefficient, samples
 
     def held(self, planner: Planner) -> Callable[[], Transfer]:
         """Return what reads it once the step is over: to read at once would let a forward wait for an accelerator."""
         aligned, energy = (planner.hold(self._tensors, array) for array in (self._aligned, self._energy))
-        coefficient, samples = self._coefficient, self._samples
-        return lambda: Transfer(aligned(), coefficient * (float(energy()) / samples))
+        coefficient, samples, squared = self._coefficient, self._samples, float(self._count) ** 2
+        return lambda: Transfer(aligned() / squared, coefficient * (float(energy()) / samples))
 
 
 def note_source(tensors: Tensors, site: Site, y: Array, measure: Callable[[], ReadTransfer]) -> None:
@@ -50,19 +52,12 @@ def note_source(tensors: Tensors, site: Site, y: Array, measure: Callable[[], Re
         planner.measured(site, measure().held(planner))
 
 
-def transfer_of(tensors: Tensors, rows_of_channels: Array, x: Array, coefficient: float = 1.0) -> ReadTransfer:
-    """Return a transfer from mean(x̂ h) of each channel, and from the input, whose patches h are."""
-    aligned, energy = (rows_of_channels * rows_of_channels).sum(1), (x * x).sum()
-    return ReadTransfer(tensors, aligned, energy, coefficient, max(1, len(x)))
+def transfer_of(tensors: Tensors, sums: Array, count: int, x: Array, coefficient: float = 1.0) -> ReadTransfer:
+    """Return a transfer from each channel's sums of x̂ h over ``count`` positions, and from x, whose patches h are."""
+    aligned, energy = (sums * sums).sum(1), (x * x).sum()
+    return ReadTransfer(tensors, aligned, count, energy, coefficient, max(1, len(x)))
 
 
 def few(tensors: Tensors, values: Array, positions: int) -> Array:
     """Return, as float32, as many samples as have enough positions to average over."""
     return tensors.cast(tensors.detach(values)[: -(-ENOUGH_POSITIONS // max(1, positions))], "float32")
-
-
-def normalize(tensors: Tensors, y: Array, axes: list[int]) -> Array:
-    """Return a tensor with mean 0 and variance 1 along some axes."""
-    centred = y - y.mean(axes, keepdim=True)
-    variance = (centred * centred).mean(axes, keepdim=True)
-    return centred / tensors.sqrt(variance + LEAST_VARIANCE)

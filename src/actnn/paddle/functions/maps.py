@@ -14,7 +14,7 @@ from paddle import _C_ops as operators
 from paddle.nn import functional as F
 
 from actnn.operations.kept import Kept
-from actnn.operations.maps import ReadTransfer, few, normalize, transfer_of
+from actnn.operations.maps import LEAST_VARIANCE, ReadTransfer, few, transfer_of
 from actnn.paddle.functions.batch_norm import over_channels
 from actnn.paddle.functions.kept import Function, Inputs, first_order, forward, save, saved
 from actnn.paddle.padding import Padding
@@ -194,12 +194,12 @@ class Convolution:
         with paddle.no_grad():
             x, y = (few(ARRAYS, values, positions) for values in (x, y))
             axes = [axis for axis in range(len(y.shape)) if axis != self.channel_axis]
-            aligned = self.gradients(normalize(ARRAYS, y, axes), x, weight.detach().astype(y.dtype))[1]
+            aligned = self.gradients(normalized(y, axes), x, weight.detach().astype(y.dtype))[1]
             if self.geometry.transposed:
                 inputs, outputs = weight.shape[0] // self.groups, weight.shape[1]
                 aligned = aligned.reshape([self.groups, inputs, outputs, -1]).transpose([0, 2, 1, 3])
-            rows = aligned.reshape([self.outputs, -1]) / max(1, len(y) * positions)
-            return transfer_of(ARRAYS, rows, x, self.coefficient)
+            sums = aligned.reshape([self.outputs, -1])
+            return transfer_of(ARRAYS, sums, max(1, len(y) * positions), x, self.coefficient)
 
 
 class ConvolutionFunction(Function):
@@ -292,8 +292,14 @@ def transfer(x: Tensor, y: Tensor) -> ReadTransfer:
     """Return what reads how noise in the gradient of a linear layer's output reaches that of its weight."""
     with paddle.no_grad():
         x, y = (rows(few(ARRAYS, values, math.prod(values.shape[1:-1]))) for values in (x, y))
-        aligned = paddle.matmul(normalize(ARRAYS, y, [0]), x, transpose_x=True) / max(1, len(y))
-        return transfer_of(ARRAYS, aligned, x)
+        return transfer_of(ARRAYS, paddle.matmul(normalized(y, [0]), x, transpose_x=True), max(1, len(y)), x)
+
+
+def normalized(y: Tensor, axes: list[int]) -> Tensor:
+    """Return a tensor with mean 0 and variance 1 along some axes."""
+    centred = y - y.mean(axes, keepdim=True)
+    variance = (centred * centred).mean(axes, keepdim=True)
+    return centred / (variance + LEAST_VARIANCE).sqrt()
 
 
 def save_map(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
