@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from z_tests import check_unbiased
 
 import actnn
+from actnn.torch.callers import evaluated_elsewhere
 from actnn.torch.memory import KeptBytes
 
 DRAWS = 60
@@ -174,14 +175,27 @@ def test_a_code_that_would_meet_itself_in_a_product_is_not_made():
         assert error < 0.02, name
 
 
-# after an error of a backend torch goes on evaluating the functions of this process itself
-@pytest.mark.own_process
 def test_sizes_marked_as_dynamic_are_refused():
     dynamo.reset()
     compiled, x = actnn.compile(nn.Linear(64, 64)), torch.randn(128, 64)
     dynamo.mark_dynamic(x, 0)
     with pytest.raises(actnn.UnsupportedError, match="dynamic"):
         compiled(x)
+    # or layers of this process could not tell who reads a tensor last
+    assert not evaluated_elsewhere()
+
+
+def test_more_kinds_of_inputs_than_torch_compiles_for_are_refused():
+    dynamo.reset()
+    compiled = actnn.compile(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))
+    with dynamo.config.patch(recompile_limit=2):
+        for batch in (16, 24, 16):
+            compiled(torch.randn(batch, 64)).sum().backward()
+        for _ in range(2):
+            with pytest.raises(actnn.UnsupportedError, match="than the 2 that torch compiles"):
+                compiled(torch.randn(32, 64))
+        compiled(torch.randn(24, 64)).sum().backward()
+    assert not evaluated_elsewhere()
 
 
 @pytest.mark.parametrize(

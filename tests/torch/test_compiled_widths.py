@@ -192,8 +192,6 @@ def test_two_codes_of_one_tensor_have_a_width_each():
     assert graph.kept_bytes <= 5000
 
 
-# after an error of a backend torch goes on evaluating the functions of this process itself
-@pytest.mark.own_process
 def test_a_step_that_a_calibration_has_not_seen_is_refused_until_it_has():
     model, x = TwoWays(), torch.randn(64, 64)
     planned = actnn.compile(model, level="L3", bits=2)
@@ -207,8 +205,6 @@ def test_a_step_that_a_calibration_has_not_seen_is_refused_until_it_has():
     planned(x, False).backward()
 
 
-# after an error of a backend torch goes on evaluating the functions of this process itself
-@pytest.mark.own_process
 def test_a_code_that_only_a_larger_batch_has_is_refused():
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2), nn.Softplus(), nn.Linear(2, 64))
     small, large = torch.randn(8, 64), torch.randn(512, 64)

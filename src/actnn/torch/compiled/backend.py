@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.replace_random import replace_random_passes
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from actnn.errors import SessionError
+from actnn.errors import ActnnError, SessionError, UnsupportedError
 from actnn.settings import Policy
 from actnn.torch.compiled import attention, codes, norms  # noqa: F401
 from actnn.torch.compiled.library import draw_of
@@ -60,16 +61,37 @@ class Backend:
     ) -> None:
         self._policy, self._bits, self._draws = policy, bits, draws
         self._plan, self._memory, self._kept = plan, memory, 0
+        self._versions, self._limit = Counter[str](), 0
         self._compile = compile_inner if compiled else interpret_inner
         self.reports: list[GraphReport] = []
 
-    def begin(self) -> None:
-        """Count what is kept from zero: a forward begins."""
-        self._kept = 0
+    def begin(self, limit: int) -> None:
+        """Count what is kept from zero: a forward begins, of whose graphs there may be so many versions each."""
+        self._kept, self._limit = 0, limit
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Return a graph that Dynamo traced, compiled: called with the same inputs."""
+        """Return a graph that Dynamo traced, compiled: called with the same inputs. One that is refused raises then.
+
+        Not before: torch goes on evaluating the functions of a process itself after an error of a backend, and layers
+        elsewhere could not tell who reads a tensor last.
+        """
         structure = structure_of(module)
+        try:
+            self._count_version(structure)
+            return self._compiled(module, inputs, structure)
+        except ActnnError as problem:
+            return partial(refuse, problem)
+
+    def _count_version(self, structure: str) -> None:
+        """Raise UnsupportedError beyond the limit: torch would run what is not compiled as it is, and keep all."""
+        self._versions[structure] += 1
+        if self._versions[structure] > self._limit:
+            raise UnsupportedError(
+                f"actnn.compile was given more kinds of inputs than the {self._limit} that torch compiles a model for. "
+                "Give batches of a few fixed shapes, or raise torch._dynamo.config.recompile_limit."
+            )
+
+    def _compiled(self, module: fx.GraphModule, inputs: Sequence[Any], structure: str) -> Callable[..., Any]:
         widths = None if self._plan is None else self._plan.get(structure, {})
         partition = Partition(self._policy, self._bits, structure, widths)
         draw = draw_of(0, 0)
@@ -108,6 +130,11 @@ class Backend:
                 "were planned for less. Give no larger batches than calibrate had, call calibrate(step) again with one "
                 "as large, or compile with more memory."
             )
+
+
+def refuse(problem: ActnnError, *arguments: Any) -> Any:
+    """Raise an error, the same each time."""
+    raise problem.with_traceback(None)
 
 
 def structure_of(module: fx.GraphModule) -> str:

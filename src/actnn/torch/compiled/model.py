@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._dynamo import config as dynamo
-from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
 
 from actnn.amounts import parse_memory
-from actnn.errors import ActnnError, ConfigError, SessionError, UnsupportedError
+from actnn.errors import ConfigError, SessionError, UnsupportedError
 from actnn.format import MAX_BITS
 from actnn.settings import Policy, config
 from actnn.torch.compiled.backend import Backend, Plan
@@ -109,20 +108,11 @@ class Compiled(nn.Module):
                     "calibrate(step) first, where step() returns the loss of a batch."
                 )
             return self.__dict__["_model"](*args, **kwargs)
-        self.__dict__["_backend"].begin()
-        try:
-            # beyond the limit torch would run the plain model, which keeps everything
-            with dynamo.patch(fail_on_recompile_limit_hit=True):
-                return self.__dict__["_compiled"](*args, **kwargs)
-        except FailOnRecompileLimitHit as failure:
-            raise UnsupportedError(
-                f"actnn.compile was given more kinds of inputs than torch compiles a model for: {failure} Give batches "
-                "of a few fixed shapes, or raise torch._dynamo.config.recompile_limit."
-            ) from failure
-        except BackendCompilerFailed as failure:
-            if isinstance(failure.inner_exception, ActnnError):
-                raise failure.inner_exception from None
-            raise
+        # the backend refuses versions beyond the limit, where torch would run the plain model
+        self.__dict__["_backend"].begin(dynamo.recompile_limit)
+        most = max(dynamo.recompile_limit, dynamo.accumulated_recompile_limit)
+        with dynamo.patch(recompile_limit=most, fail_on_recompile_limit_hit=True):
+            return self.__dict__["_compiled"](*args, **kwargs)
 
     def train(self, mode: bool = True) -> Compiled:
         """Set the mode of the model."""
