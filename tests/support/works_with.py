@@ -59,6 +59,7 @@ ROWS = {
     "autocast, bfloat16": Row("torch", "works", "`torch.autocast` around the forward"),
     "autocast, float16": Row("torch", "works", "`torch.autocast` and a `GradScaler`"),
     "torch.export": Row("torch", "works in evaluation", "what is exported is the plain model"),
+    "torch.jit.trace": Row("torch", "works in evaluation", "what is traced is the plain model"),
     "torch.fx": Row("torch", "works in evaluation", "what is recorded is the plain model"),
     "ONNX": Row("onnx", "works in evaluation", "`torch.onnx.export`, by its exporter and by its tracer"),
     "torch.func": Row("torch", "works", "gradients are exact, nothing is coded"),
