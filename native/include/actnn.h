@@ -23,7 +23,8 @@ typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
 typedef enum { ACTNN_LINEAR = 0, ACTNN_CUBIC = 1, ACTNN_ROOT = 2 } actnn_curve;
 typedef enum { ACTNN_WHOLE = 0, ACTNN_POSITIVE = 1 } actnn_part;
-typedef enum { ACTNN_SCALAR = 0, ACTNN_AVX2 = 1 } actnn_simd;
+// A library has scalar kernels and those for the vectors of its processor, which therefore share a number.
+typedef enum { ACTNN_SCALAR = 0, ACTNN_AVX2 = 1, ACTNN_NEON = 1 } actnn_simd;
 
 typedef enum {
     ACTNN_OK = 0,

@@ -9,12 +9,18 @@ thread_local actnn_runtime other_runtime{};
 
 namespace {
 
-bool has_avx2() {
-#ifdef ACTNN_HAS_AVX2
+// The vectors that this build has kernels for and this CPU has.
+int32_t best_simd() {
+#if defined(ACTNN_HAS_AVX2)
     // F16C is older than AVX2: every CPU with the latter has it
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    const bool all =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    return all ? ACTNN_AVX2 : ACTNN_SCALAR;
+#elif defined(ACTNN_HAS_NEON)
+    // every 64-bit Arm has it
+    return ACTNN_NEON;
 #else
-    return false;
+    return ACTNN_SCALAR;
 #endif
 }
 
@@ -22,17 +28,21 @@ bool has_avx2() {
 
 const GroupKernels *kernels_of(int32_t simd) {
     if (simd == ACTNN_SCALAR) return &scalar_kernels;
-#ifdef ACTNN_HAS_AVX2
-    if (simd == ACTNN_AVX2 && has_avx2()) return &avx2_kernels;
-#endif
+    if (simd != best_simd()) return nullptr;
+#if defined(ACTNN_HAS_AVX2)
+    return &avx2_kernels;
+#elif defined(ACTNN_HAS_NEON)
+    return &neon_kernels;
+#else
     return nullptr;
+#endif
 }
 
 } // namespace actnn
 
 int32_t actnn_abi_version(void) { return ACTNN_ABI_VERSION; }
 
-int32_t actnn_best_simd(void) { return actnn::has_avx2() ? ACTNN_AVX2 : ACTNN_SCALAR; }
+int32_t actnn_best_simd(void) { return actnn::best_simd(); }
 
 int32_t actnn_use_runtime(const actnn_runtime *runtime) {
     if (runtime != nullptr && !(runtime->parallel && runtime->thread_num && runtime->num_threads)) {

@@ -99,6 +99,7 @@ struct GroupKernels {
 
 extern const GroupKernels scalar_kernels;
 extern const GroupKernels avx2_kernels; // defined in builds for x86 only
+extern const GroupKernels neon_kernels; // and these for 64-bit Arm
 
 // The kernels of an actnn_simd; NULL where this build or this CPU lacks them.
 const GroupKernels *kernels_of(int32_t simd);

@@ -1,4 +1,4 @@
-// The group kernels in plain C++: the definition read aloud, and the only ones on CPUs without AVX2.
+// The group kernels in plain C++: the definition read aloud, and the only ones on CPUs with neither AVX2 nor NEON.
 
 #include <algorithm>
 #include <cmath>

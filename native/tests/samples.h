@@ -53,7 +53,7 @@ inline Words words_of(Family family, int bits, int rounding) {
     return {bits, NEGATIVE[family][bits], rounding, CURVES[family], UNITS[family] == 1};
 }
 
-inline bool have_avx2() { return actnn_best_simd() == ACTNN_AVX2; }
+inline bool have_vectors() { return actnn_best_simd() != ACTNN_SCALAR; }
 
 // A small generator with a fixed sequence on every platform.
 class Random {

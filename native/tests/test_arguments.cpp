@@ -170,7 +170,7 @@ TEST("null pointers are bad arguments, except where there is nothing to read or 
 }
 
 TEST("instructions that this CPU lacks are unsupported, not ignored") {
-    if (have_avx2()) return;
+    if (have_vectors()) return;
     const actnn_layout layout = layout_of(AFFINE, 1, 8, 2, ACTNN_NEAREST);
     float values[8] = {};
     uint8_t buffer[64] = {};

@@ -1,4 +1,4 @@
-// Whole split codes: AVX2 against scalar byte for byte, and what the format promises about them.
+// Whole split codes: vectors against scalar byte for byte, and what the format promises about them.
 
 #include "samples.h"
 
@@ -54,8 +54,8 @@ template <class Visit> void for_each_code(Visit visit) {
 
 } // namespace
 
-TEST("this machine can compare AVX2 with scalar kernels") {
-    if (!have_avx2()) std::printf("      no AVX2 here: only scalar kernels are tested\n");
+TEST("this machine can compare kernels for vectors with scalar ones") {
+    if (!have_vectors()) std::printf("      neither AVX2 nor NEON here: only scalar kernels are tested\n");
 }
 
 TEST("codes agree over instruction sets and threads at every width, rounding, type and length") {

@@ -59,7 +59,7 @@ TEST("a given side equal to the sign changes nothing") {
     });
 }
 
-TEST("a given side is the mask of the code, whatever the sign, in AVX2 as in scalar kernels") {
+TEST("a given side is the mask of the code, whatever the sign, with vectors as in scalar kernels") {
     for_each_split([](const Words &words) {
         for (const Kind kind : KINDS) {
             for (const int length : {256, 255, 65, 32, 8, 3}) {

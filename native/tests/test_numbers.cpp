@@ -4,7 +4,7 @@
 
 using namespace actnn;
 
-TEST("every 16-bit number becomes the same float in AVX2 as in scalar kernels") {
+TEST("every 16-bit number becomes the same float with vectors as in scalar kernels") {
     for (const int dtype : {ACTNN_FLOAT16, ACTNN_BFLOAT16}) {
         for (uint32_t first = 0; first < 0x10000; first += GROUP) {
             uint16_t halves[GROUP];
@@ -18,7 +18,7 @@ TEST("every 16-bit number becomes the same float in AVX2 as in scalar kernels") 
     }
 }
 
-TEST("floats round to the same 16-bit number in AVX2 as in scalar kernels, ties included") {
+TEST("floats round to the same 16-bit number with vectors as in scalar kernels, ties included") {
     Random random(11);
     for (int round = 0; round < 4000; ++round) {
         float values[GROUP];

@@ -9,6 +9,7 @@ from z_tests import check_unbiased
 
 from actnn.errors import FormatError
 from actnn.format import FAMILIES, GROUP, Curve, Layout, Part, Rounding
+from actnn.kernels.native import SIMD
 from actnn.planning import noise_of_widths, rounding_factor
 
 CURVED = [name for name, family in FAMILIES.items() if family.curve is not Curve.LINEAR]
@@ -18,7 +19,7 @@ BENT = [name for name in CURVED if FAMILIES[name].curve is Curve.CUBIC]
 @pytest.fixture(scope="module")
 def fastest():
     """The backend that users get; agreement with the others is tested elsewhere."""
-    return backend_named("avx2")
+    return backend_named(SIMD[-1])
 
 
 def gaussian(samples: int = 40, elements: int = 100 * GROUP):

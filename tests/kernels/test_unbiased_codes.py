@@ -20,6 +20,7 @@ from code_cases import (
 from z_tests import check_unbiased, check_uncorrelated, normal_bound
 
 from actnn.format import FAMILIES, Part, Rounding, derive_key
+from actnn.kernels.native import SIMD
 
 REPEATS = 2000
 ELEMENTS = 300
@@ -29,7 +30,7 @@ UNBIASED = [code for code in ROUNDED if code[:2] in FEW_WIDTHS and code[2] is no
 @pytest.fixture(scope="module")
 def fastest():
     """The backend that users get; agreement with the others is tested elsewhere."""
-    return backend_named("avx2")
+    return backend_named(SIMD[-1])
 
 
 def plain_values(family: str):

@@ -11,7 +11,7 @@ import pytest
 from actnn.errors import UnsupportedError
 from actnn.format import FAMILIES, KEY_BYTES, Curve, Layout, Part, Rounding, derive_key
 from actnn.kernels.contract import Block, DividedLayout, Span, Stretch
-from actnn.kernels.native import LibraryMissingError, Native, find_library
+from actnn.kernels.native import SIMD, LibraryMissingError, Native, find_library
 from actnn.kernels.numpy_arrays import NumpyArrays
 from actnn.kernels.reference import Reference, variance
 from actnn.kernels.reference.pieces import pieces
@@ -21,7 +21,7 @@ REFERENCE = Reference()
 KEY = derive_key(seed=7, site=11, call=13)
 # a process in which Triton is interpreted tests Triton's kernels, by the tests of the compiled ones
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-BACKENDS = ("triton",) if INTERPRETED else ("reference", "scalar", "avx2")
+BACKENDS = ("triton",) if INTERPRETED else ("reference", *SIMD)
 NATIVE_BACKENDS = BACKENDS if INTERPRETED else BACKENDS[1:]
 
 WIDTHS = [(name, bits) for name, family in FAMILIES.items() for bits in range(family.least_bits, 9)]

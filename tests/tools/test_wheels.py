@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import subprocess
 import zipfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -41,3 +43,28 @@ def test_the_first_example_of_the_readme_is_found_and_imports_what_it_uses():
 def test_a_readme_without_an_example_is_refused():
     with pytest.raises(SystemExit, match="has no example"):
         wheels.first_example("# Nothing\n")
+
+
+def told(code: int, **found: str) -> subprocess.CompletedProcess[str]:
+    """What the doctor says of an installed wheel."""
+    answer = {"python": "3.11.2", "kernels": "native: compiled library", "self check": "passed"} | found
+    return subprocess.CompletedProcess([], code, json.dumps(answer), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "kernels"),
+    [
+        ("manylinux_2_34_aarch64.whl", 1, "native: compiled library"),
+        ("manylinux_2_34_aarch64.whl", 0, "reference: there is no library"),
+        ("none-any.whl", 0, "native: compiled library"),
+    ],
+)
+def test_a_wheel_whose_check_fails_or_that_runs_other_kernels_is_refused(name, code, kernels):
+    wheels.judge(Path("manylinux_2_34_aarch64.whl"), told(0))
+    with pytest.raises(SystemExit, match="a self check that passes"):
+        wheels.judge(Path(name), told(code, kernels=kernels))
+
+
+def test_a_wheel_that_does_not_run_is_refused():
+    with pytest.raises(SystemExit, match="does not run: cannot open"):
+        wheels.judge(Path("manylinux_2_34_aarch64.whl"), subprocess.CompletedProcess([], 126, "", "cannot open it"))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 from functools import cache
 from pathlib import Path
 
 from actnn.errors import FormatError, UnsupportedError
 
 ABI_VERSION = 8
-SIMD = ("scalar", "avx2")
+# the second by the processor: a library has kernels for the vectors of one
+SIMD = ("scalar", "neon" if platform.machine() in ("aarch64", "arm64") else "avx2")
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")
 RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
