@@ -7,99 +7,29 @@ import pickle
 
 import numpy as np
 import pytest
+from planned_sites import (
+    ELEMENTS,
+    EVERY_FAMILY,
+    SAMPLES,
+    UNEQUAL,
+    code,
+    hand,
+    learned,
+    planes,
+    planned,
+    read,
+    session,
+    sites,
+    statistics,
+    widths,
+)
 
-from actnn.format import AFFINE, FAMILIES, TWO_SIDED, ZERO_EXACT, Family, uniform_layout
-from actnn.kernels.contract import Span
-from actnn.kernels.reference.division import divide
+from actnn.format import AFFINE, TWO_SIDED, ZERO_EXACT, Family
 from actnn.planning import Demand, variance
 from actnn.planning.noise import Transfer
-from actnn.planning.planner import LEAST_GROUPS, MOST_CODES, MOST_STRIDE, Planner
-from actnn.planning.records import BOTH_SIDES, OUTPUT, POSITIVE_OUTPUT, Handing, Observation, Record
+from actnn.planning.planner import LEAST_GROUPS, MOST_CODES, MOST_STRIDE
+from actnn.planning.records import BOTH_SIDES, OUTPUT, POSITIVE_OUTPUT
 from actnn.session.session import Session
-from actnn.session.site import Site
-from actnn.settings import Config
-
-SAMPLES, ELEMENTS = 8, 512
-EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-# eight samples whose noise costs more and more
-UNEQUAL = 4.0 ** np.arange(SAMPLES)
-
-
-def session(level: str = "L3", bits: object = 2, **settings: object) -> Session:
-    """Return a session at a level; ``bits`` is one average, or one for each group."""
-    config = Config()
-    config.set_optimization_level(level)
-    config.activation_compression_bits = bits if isinstance(bits, list) else [bits]
-    for name, value in settings.items():
-        setattr(config, name, value)
-    return Session(config.policy())
-
-
-def sites(session: Session, count: int = 1, **options: object) -> list[Site]:
-    return [session.site(f"layer{number}", "QConv2d", **options) for number in range(count)]
-
-
-def code(site: Site, ranges=None, family: Family = AFFINE, samples: int = SAMPLES, elements: int = ELEMENTS) -> Record:
-    """Let a site make a code whose samples have these squared ranges, on all sides."""
-    ranges = np.ones(samples) if ranges is None else np.asarray(ranges, np.float64)
-    return planned(site, np.repeat(ranges[:, None], 4, axis=1), family, elements)
-
-
-def planned(site: Site, table: np.ndarray, family: Family, elements: int = ELEMENTS) -> Record:
-    """Plan a code, and do what a kernel does: write the ranges, and divide the planes between the samples."""
-    planner, samples = site.session.planner, len(table)
-    planes = planner.planes(site, samples, elements, family)
-    layout = uniform_layout(samples, elements, family, family.least_bits, site.session.policy.rounding)
-    record = planner.record(site, layout, planes)
-    record.layout.block.ranges[:] = table
-    divide(record.layout, planner.division(record))
-    return record
-
-
-def energies_of(planner: Planner, energies) -> Span:
-    """Return energies where a kernel would write them."""
-    span = planner.statistics.span(len(energies))
-    span.values[:] = energies
-    return span
-
-
-def read(record: Record, energies=1.0, reader: Site | None = None, columns=BOTH_SIDES, coefficient=1.0) -> None:
-    """Let a layer read a code with squared gradient norms, one for all samples or one each."""
-    planner = record.site.session.planner
-    span = energies_of(planner, np.broadcast_to(np.asarray(energies, np.float64), (record.layout.samples,)))
-    planner.observe(Observation(record, reader or record.site, columns, coefficient, span))
-
-
-def hand(record: Record, norm: Site, energies, channels) -> None:
-    """Let a BatchNorm read a code, with slope and mean(g x̂) of each channel where they are wanted."""
-    planner = record.site.session.planner
-    wanted = (lambda: channels) if planner.wants_handing(norm) else None
-    planner.observe(Handing(record, norm, BOTH_SIDES, 1.0, energies_of(planner, energies), wanted))
-
-
-def widths(record: Record) -> list[int]:
-    return list(record.layout.sample_bits)
-
-
-def planes(record: Record) -> int:
-    return sum(widths(record))
-
-
-def learned(session: Session, owners: list[Site], energies, ranges=None, **options: object) -> None:
-    """Run a step in which each site makes a code and reads it with its energies; let the next forward begin."""
-    session.forward_begins()
-    for site, energy in zip(owners, energies, strict=True):
-        read(code(site, ranges, **options), energy)
-    session.forward_begins()
-
-
-def statistics(session: Session) -> list[object]:
-    """Return what a session has learned, for comparison."""
-    found: list[object] = [session.planner.norms.of(np.arange(64)).tolist()]
-    for site in session.sites:
-        weights = None if site.weights is None else site.weights.tolist()
-        found.append((site.name, site.gradient, weights, site.share))
-    return found
 
 
 @EVERY_FAMILY
@@ -179,35 +109,6 @@ def test_planned_widths_lower_the_predicted_variance():
     assert variance(demands, planned) < 0.5 * variance(demands, [2, 2, 2])
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("first", [True, False], ids=["before the others", "after the others"])
-def test_a_gradient_that_is_not_finite_leaves_all_statistics_as_they_were(value: float, first: bool):
-    owner = session()
-    owners = sites(owner, 3)
-    learned(owner, owners, [1.0, 2.0, 3.0], UNEQUAL)
-    before = statistics(owner)
-    owner.forward_begins(np.arange(SAMPLES))
-    records = [code(site, UNEQUAL) for site in owners]
-    overflow = np.full(SAMPLES, 5.0)
-    overflow[3] = value
-    for number, record in enumerate(records if first else reversed(records)):
-        read(record, overflow if number == 0 else 7.0)
-    owner.forward_begins()
-    assert statistics(owner) == before
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_tells_nothing_of_what_batch_norm_hands_down(value: float):
-    owner = session()
-    below, norm = sites(owner)[0], sites(owner, batch_norm=True)[0]
-    below.transfer, norm.below = Transfer(np.ones(3), 1.0), below
-    before = owner.planner.handed_down
-    owner.forward_begins()
-    hand(code(norm), norm, np.full(SAMPLES, value), (np.ones(3), np.full(3, value)))
-    owner.forward_begins()
-    assert (norm.handed_down, owner.planner.handed_down) == (None, before)
-
-
 @pytest.mark.parametrize("before", range(4))
 def test_what_is_handed_down_is_found_anew_once_the_layer_below_was_measured_anew(before: int):
     owner = session()
@@ -243,49 +144,6 @@ def test_a_measured_transfer_is_read_when_the_next_forward_begins():
     owner.forward_begins()
     assert reads == [below]
     assert norm.handed_down == pytest.approx(4.0)
-
-
-@pytest.mark.parametrize("overflow", [Transfer(np.array([1.0, np.nan]), 0.0), Transfer(np.ones(2), np.inf)])
-def test_a_transfer_that_is_not_finite_leaves_the_last_one_in_place(overflow: Transfer):
-    owner = session()
-    (site,) = sites(owner)
-    known = site.transfer = Transfer(np.ones(2), 1.0)
-    owner.planner.measured(site, lambda: overflow)
-    owner.forward_begins()
-    assert site.transfer is known
-
-
-def test_a_step_after_an_overflow_teaches_again():
-    owner = session()
-    (site,) = sites(owner)
-    learned(owner, [site], [1.0])
-    learned(owner, [site], [np.inf])
-    learned(owner, [site], [3.0])
-    assert site.gradient == 2.0
-
-
-def test_a_code_of_values_that_are_not_finite_has_the_average():
-    owner = session()
-    (site,) = sites(owner)
-    learned(owner, [site], [1.0], UNEQUAL)
-    ranges = UNEQUAL.copy()
-    ranges[2] = np.nan
-    assert set(widths(code(site, ranges))) == {2}
-
-
-def test_a_step_of_values_that_are_not_finite_does_not_stop_planning():
-    owner = session()
-    owners = sites(owner, 2)
-    learned(owner, owners, [1.0, 1.0], np.full(SAMPLES, np.nan))
-    learned(owner, owners, [1.0, 1e4])
-    assert planes(code(owners[0])) < planes(code(owners[1]))
-
-
-def test_gradients_that_are_all_zero_leave_the_average():
-    owner = session()
-    owners = sites(owner, 2)
-    learned(owner, owners, [0.0, 0.0], UNEQUAL)
-    assert sum(planes(code(site, UNEQUAL)) for site in owners) == 2 * 2 * SAMPLES
 
 
 def test_a_code_computed_anew_in_backward_has_the_same_widths():

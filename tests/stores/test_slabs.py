@@ -16,7 +16,7 @@ import pytest
 from child_process import check_in_child
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import PATIENCE, nothing_hangs  # noqa: F401
+from patience import PATIENCE
 
 from actnn.kernels.numpy_arrays import NumpyArrays
 from actnn.measuring.memory import resident

@@ -10,7 +10,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from patience import PATIENCE, nothing_hangs, until  # noqa: F401
+from patience import PATIENCE, until
 from stand_in_device import StandInArrays
 
 from actnn.errors import ConfigError, SwapError
