@@ -124,10 +124,11 @@ def test_gradients_may_be_asked_for_twice_and_under_autocast():
     once = model.first.weight.grad.clone()
     loss.backward()
     torch.testing.assert_close(model.first.weight.grad, 2 * once)
+    model.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         loss = model(x).float().square().sum()
     loss.backward()
-    assert torch.isfinite(model.first.weight.grad).all()
+    assert (model.first.weight.grad - once).norm() < 0.5 * once.norm()
 
 
 def test_a_memory_budget_counts_them():
