@@ -38,6 +38,13 @@ def test_a_code_decodes_as_by_the_reference(native, family, bits):
     np.testing.assert_array_equal(*(each.numpy() for each in decoded))
 
 
+def test_quotients_and_square_roots_are_rounded_correctly():
+    x, y = np.random.default_rng(0).uniform(0.5, 100, (2, 100_000)).astype(np.float32)
+    given = [paddle.to_tensor(each) for each in (x, y)]
+    assert np.array_equal(ARRAYS.divide(*given).numpy(), x / y)
+    assert np.array_equal(ARRAYS.sqrt(given[0]).numpy(), np.sqrt(x))
+
+
 def test_a_tensor_comes_to_the_host_without_a_copy():
     tensor = paddle.arange(6, dtype="float32").reshape([2, 3])
     tensor.stop_gradient = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
@@ -119,6 +120,12 @@ class Rows:
     width: int
     parameters: int
     inner: int
+
+    @classmethod
+    def of_channels(cls, shape: Sequence[int], groups: int) -> Rows:
+        """Return the rows of groups of channels, which lie on axis 1 of an activation of this shape."""
+        channels, space = shape[1], math.prod(shape[2:])
+        return cls(channels // max(1, groups) * space, channels, space)
 
     @property
     def channels(self) -> Channels:

@@ -85,6 +85,9 @@ class NumpyArrays:
     def rint(self, x: Array) -> Array:
         return np.rint(x)
 
+    def divide(self, x: Array, y: Array) -> Array:
+        return x / y
+
     def sqrt(self, x: Array) -> Array:
         return np.sqrt(x)
 

@@ -84,8 +84,11 @@ class PaddleArrays:
     def rint(self, x: Tensor) -> Tensor:
         return paddle.round(x)
 
+    # in double precision: on the host Paddle's own of float32 are often off by one unit in the last place
+    def divide(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x.astype(paddle.float64) / y.astype(paddle.float64)).astype(x.dtype)
+
     def sqrt(self, x: Tensor) -> Tensor:
-        # in double precision: on the host Paddle's own of float32 is often off by one unit in the last place
         return paddle.sqrt(x.astype(paddle.float64)).astype(x.dtype)
 
     def isfinite(self, x: Tensor) -> Tensor:

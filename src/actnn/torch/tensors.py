@@ -91,6 +91,9 @@ class TorchArrays:
     def rint(self, x: Tensor) -> Tensor:
         return torch.round(x)
 
+    def divide(self, x: Tensor, y: Tensor) -> Tensor:
+        return x / y
+
     def sqrt(self, x: Tensor) -> Tensor:
         # torch's own of the host is off by one in every third number; through float64 it is rounded correctly
         return torch.sqrt(x.double()).to(x.dtype) if x.device.type == "cpu" else torch.sqrt(x)

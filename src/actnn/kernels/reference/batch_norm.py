@@ -61,7 +61,7 @@ def prepare(
         return Normalization(slope, offset, statistics.mean, inverse, 0.0 * inverse), inverse
     low = (statistics.low - statistics.mean) * inverse
     high = (statistics.high - statistics.mean) * inverse
-    crossing = -beta / arrays.where(gamma == 0, 1.0 + gamma, gamma)
+    crossing = arrays.divide(-beta, arrays.where(gamma == 0, 1.0 + gamma, gamma))
     # with gamma 0 the output is beta everywhere: all of the channel lies on one side
     crossing = arrays.where(gamma == 0, arrays.where(beta > 0, low, high), crossing)
     crossing = arrays.where(crossing < low, low, crossing)
@@ -72,7 +72,7 @@ def prepare(
 
 def inverse_deviation(arrays: Arrays, variance: Array, epsilon: float) -> Array:
     """Return the inverse deviation; from operations that every framework rounds alike, as a power is not."""
-    return 1.0 / arrays.sqrt(variance + epsilon)
+    return divide(arrays, 1.0, arrays.sqrt(variance + epsilon))
 
 
 def scheme_of(arrays: Arrays, inverse: Array, gamma: Array, threshold: Array | None) -> Scheme:
@@ -121,7 +121,7 @@ def input_coefficients(scheme: Scheme, grad_gamma: Array, grad_beta: Array, coun
     return scheme.slope, of_normalized * scheme.factor, constant + of_normalized * scheme.shift
 
 
-def own_noise(scheme: Scheme, count: int, share: Array | None = None) -> Array | None:
+def own_noise(arrays: Arrays, scheme: Scheme, count: int, share: Array | None = None) -> Array | None:
     """Return what the variance of a coded value is multiplied by, to be the share of its gradient that noise takes.
 
     The mean of grad x̂ contains each element, and is multiplied by it: on average the gradient of the input lacks
@@ -131,7 +131,7 @@ def own_noise(scheme: Scheme, count: int, share: Array | None = None) -> Array |
         return None
     factor = 0.0 * scheme.slope + 1.0 if scheme.factor is None else scheme.factor
     square = factor * factor
-    return divide(square if share is None else square * share, float(count))
+    return divide(arrays, square if share is None else square * share, float(count))
 
 
 def running(old: Array, new: Array, factor: float) -> Array:
@@ -216,7 +216,7 @@ def backward(
             of_gamma, of_beta = of_gamma * share, of_beta * share
     if out is not None:
         coefficients = input_coefficients(scheme, of_gamma, of_beta, normalization.count)
-        noise = own_noise(scheme, normalization.count, share)
+        noise = own_noise(arrays, scheme, normalization.count, share)
         rows.gradient(arrays, grad, channels, code, layout, rectified, coefficients, noise, out)
 
 

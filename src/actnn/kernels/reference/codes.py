@@ -235,7 +235,7 @@ def quantize_cubic(
     if layout.family.unit:
         places = arrays.arange(0, layout.groups * GROUP, x).reshape(layout.groups, GROUP)
         unit = group_unit(arrays, x, arrays.cast(places < layout.elements, "float32"))
-    y = x * divide(1.0, reach_of(layout.family, unit, x[..., :1]))
+    y = x * divide(arrays, 1.0, reach_of(layout.family, unit, x[..., :1]))
     least, most = arrays.amin(y), arrays.amax(y)
     low, high = cubic_ends(arrays, least, most)
     stored = stored_scales(arrays, low, high, layout, MARGIN)
@@ -257,8 +257,8 @@ def quantize_cubic(
 
 def cubic_words(arrays: Arrays, y: Array, side: Array, scales: Array, negative: int, bits: int, noise: Array) -> Array:
     """Return the words (S, G, E) of y: how many of the thresholds of words it exceeds, found bit by bit."""
-    step = divide(scales[..., 1:], 2.0 * STEP * (2**bits - negative - 1))
-    below = divide(scales[..., :1], 2.0 * STEP * (negative - 1)) if negative > 1 else 0.0 * step
+    step = divide(arrays, scales[..., 1:], 2.0 * STEP * (2**bits - negative - 1))
+    below = divide(arrays, scales[..., :1], 2.0 * STEP * (negative - 1)) if negative > 1 else 0.0 * step
     twice = arrays.cast(2 * noise, "float32")
     dither = 0.0 - twice * step
     if negative > 0:
@@ -281,7 +281,7 @@ def fixed_point(arrays: Arrays, offset: Array, scale: Array, levels: int) -> Arr
     top = STEP * (levels - 1)
     usable = arrays.isfinite(scale) & (scale > 0)
     divisor = arrays.where(usable, scale, 1.0)
-    factor = arrays.where(usable, divide(float(top), divisor), 0.0)
+    factor = arrays.where(usable, divide(arrays, float(top), divisor), 0.0)
     position = arrays.rint(offset * factor)
     position = arrays.where(position <= top, position, float(top))
     # what is not finite belongs to a poisoned group, whose words are set by the caller
@@ -304,8 +304,8 @@ def dequantize(
     unit = scales[..., -1] if layout.family.unit else None
     scales = scales[..., : layout.family.sides]
     dither = HALF - 2 * noise if layout.rounding is Rounding.DITHER else 0 * noise
-    step = divide(scales[..., -1], 2.0 * STEP * (positive - 1))
-    wide = divide(scales[..., -1], float(positive - 1))
+    step = divide(arrays, scales[..., -1], 2.0 * STEP * (positive - 1))
+    wide = divide(arrays, scales[..., -1], float(positive - 1))
     if layout.family.affine:
         u = scales[..., 0] + arrays.cast(2 * STEP * words + dither, "float32") * step
         return unbend(arrays, u, unit, wide, layout, bent)
@@ -316,8 +316,8 @@ def dequantize(
     above = unbend(arrays, position * step, unit, wide, layout, bent)
     if part is Part.POSITIVE:
         return arrays.where(side, above, nothing)
-    below = divide(scales[..., 0], 2.0 * STEP * (negative - 1)) if negative > 1 else nothing
-    wide = divide(scales[..., 0], float(negative - 1)) if negative > 1 else nothing
+    below = divide(arrays, scales[..., 0], 2.0 * STEP * (negative - 1)) if negative > 1 else nothing
+    wide = divide(arrays, scales[..., 0], float(negative - 1)) if negative > 1 else nothing
     return arrays.where(side, above, unbend(arrays, position * -below, unit, wide, layout, bent))
 
 

@@ -35,7 +35,7 @@ def inverse_cubic(arrays: Arrays, y: Array, steps: int = 3) -> Array:
     u = arrays.where(magnitude < root, magnitude, root)
     for _ in range(steps):
         square = u * u
-        u = ((square * u) * 2.0 + magnitude) / (square * 3.0 + 1.0)
+        u = arrays.divide((square * u) * 2.0 + magnitude, square * 3.0 + 1.0)
     return arrays.where(y < 0, -u, u)
 
 
@@ -61,5 +61,5 @@ def group_unit(arrays: Arrays, x: Array, inside: Array) -> Array:
     while width > 1:
         width //= 2
         total = total[..., :width] + total[..., width:]
-    unit = bfloat16_value(arrays, bfloat16_scale(arrays, total / inside.sum(-1)[:, None]))
+    unit = bfloat16_value(arrays, bfloat16_scale(arrays, arrays.divide(total, inside.sum(-1)[:, None])))
     return arrays.where(unit > 0, unit, 1.0)

@@ -41,7 +41,7 @@ def logarithm(arrays: Arrays, w: Array) -> Array:
     mantissa = arrays.bits_float(masked(arrays, bits, 0x7FFFFF) + 0x3F800000)
     # the first eighth is measured from its beginning, so that the logarithm of 1 is 0
     centre = arrays.cast(arrays.where(eighth > 0, 2 * eighth + 17, 16), "float32")
-    f = mantissa * divide(16.0, centre) - 1.0
+    f = mantissa * divide(arrays, 16.0, centre) - 1.0
     of_centre = 0.0 * f
     for index, value in enumerate(LOG_OF_CENTRE):
         of_centre = arrays.where(eighth == index, 0.0 * f + value, of_centre)

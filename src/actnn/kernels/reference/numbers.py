@@ -45,13 +45,13 @@ def masked(arrays: Arrays, x: Array, mask: int) -> Array:
     return x & arrays.arange(mask, mask + 1, x)
 
 
-def divide(x: Array, y: Array) -> Array:
+def divide(arrays: Arrays, x: Array, y: Array) -> Array:
     """Divide with one rounding; one of the two may be a number.
 
     Frameworks turn a division that involves a number into a product with a reciprocal, which rounds twice.
     """
     zero = 0.0 * (y if isinstance(x, float) else x)
-    return (zero + x) / (zero + y)
+    return arrays.divide(zero + x, zero + y)
 
 
 def bfloat16_down(arrays: Arrays, x: Array) -> Array:

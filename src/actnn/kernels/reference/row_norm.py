@@ -117,7 +117,7 @@ class RowSums:
         """Return the means (S, R)."""
         # an array, not a number: frameworks would multiply by its reciprocal, which rounds twice
         width = self._arrays.arange(self._width, self._width + 1, self._like)
-        return folded(self._arrays, self._sums) / self._arrays.cast(width, "float32")
+        return self._arrays.divide(folded(self._arrays, self._sums), self._arrays.cast(width, "float32"))
 
 
 def of_rows(arrays: Arrays, numbers: Array, piece: Piece, width: int) -> Array:
@@ -293,7 +293,7 @@ def noise_shares(arrays: Arrays, code: Array, piece: Piece, width: int) -> Array
     own = piece.layout
     _, found = variance.of_groups(arrays, code, piece)
     group = arrays.arange(0, own.elements, code) // GROUP
-    constant, quadratic, quartic = (divide(term, float(width))[:, group] for term in found)
+    constant, quadratic, quartic = (divide(arrays, term, float(width))[:, group] for term in found)
     if own.family.curve is Curve.LINEAR:
         return constant
     u = codes.decode_piece(arrays, code, piece, Part.WHOLE, bent=True)

@@ -78,7 +78,7 @@ def bent_ends(arrays: Arrays, x: Array, inside: Array, layout: AnyLayout) -> tup
     if layout.family.curve is Curve.ROOT:
         return arrays.sqrt(ends), 4.0 * x
     reach = reach_of(layout.family, group_unit(arrays, x, inside) if layout.family.unit else None, x[..., :1])
-    factor = divide(1.0, reach)
+    factor = divide(arrays, 1.0, reach)
     u = inverse_cubic(arrays, x * factor, SLOPE_STEPS)
     slope = (u * u * 3.0 + 1.0) * reach
     return inverse_cubic(arrays, ends * factor), slope * slope

@@ -80,9 +80,9 @@ def corrections(arrays: Arrays, buffer: Array, piece: Piece) -> Array:
     layout, bits = piece.layout, piece.layout.bits
     words, scales, _ = codes.decoded_piece(arrays, buffer, piece)
     negative, sides = layout.family.negative[bits], scales[..., : layout.family.sides]
-    step = divide(sides[..., -1], float(2**bits - negative - 1)) + 0.0 * arrays.cast(words, "float32")
+    step = divide(arrays, sides[..., -1], float(2**bits - negative - 1)) + 0.0 * arrays.cast(words, "float32")
     if not layout.family.affine:
-        below = divide(sides[..., 0], float(negative - 1)) if negative > 1 else 0.0 * sides[..., -1]
+        below = divide(arrays, sides[..., 0], float(negative - 1)) if negative > 1 else 0.0 * sides[..., -1]
         step = arrays.where(words >= negative, step, below)
     half = step * step * (0.5 * TWELFTH * VARIANCE[layout.rounding])
     return codes.ungroup(arrays.where(half <= MOST_CORRECTION, half, MOST_CORRECTION), layout.elements)
@@ -120,7 +120,7 @@ def exponential(arrays: Arrays, x: Array) -> Array:
 
 def logistic(arrays: Arrays, x: Array) -> Derivatives:
     """Return 1 / (1 + exp(-x)) and its derivatives."""
-    s = divide(1.0, 1.0 + exponential(arrays, 0.0 - bounded(arrays, x, 80.0)))
+    s = divide(arrays, 1.0, 1.0 + exponential(arrays, 0.0 - bounded(arrays, x, 80.0)))
     first = s * (1.0 - s)
     return s, first, first * (1.0 - 2.0 * s), first * (1.0 - 6.0 * first)
 
@@ -134,7 +134,7 @@ def gelu(arrays: Arrays, y: Array) -> Derivatives:
     """Return y times the distribution of a normal variable, by Abramowitz and Stegun, 7.1.26."""
     bound = bounded(arrays, y, 13.0)
     density = exponential(arrays, -0.5 * (bound * bound))
-    t = divide(1.0, 1.0 + 0.23164189 * abs(bound))
+    t = divide(arrays, 1.0, 1.0 + 0.23164189 * abs(bound))
     tail = (((0.5307027 * t - 0.7265760) * t + 0.7107069) * t - 0.14224837) * t + 0.12741480
     tail = tail * t * density
     phi = arrays.where(y < 0, tail, 1.0 - tail)
@@ -207,7 +207,7 @@ def mish(arrays: Arrays, y: Array) -> Derivatives:
     bound = bounded(arrays, y, 80.0)
     e = exponential(arrays, arrays.where(bound < 20, bound, 20.0))
     n = e * (e + 2.0)
-    t = n / (n + 2.0)
+    t = arrays.divide(n, n + 2.0)
     q = 1.0 - t * t
     s = logistic(arrays, y)
     first = q * s[0]

@@ -20,8 +20,8 @@ def group_steps(arrays: Arrays, buffer: Array, layout: AnyLayout) -> Array:
     if isinstance(layout, DividedLayout) and layout.placed is not None:
         # the device that divided them knows the widths, which the host would have to wait for
         widths = arrays.cast(layout.placed[0], "int64")
-        return divide(ranges, arrays.cast((1 << widths) - 1, "float32")[:, None])
-    parts = [divide(ranges[start:stop], float(2**bits - 1)) for start, stop, bits in runs(layout)]
+        return divide(arrays, ranges, arrays.cast((1 << widths) - 1, "float32")[:, None])
+    parts = [divide(arrays, ranges[start:stop], float(2**bits - 1)) for start, stop, bits in runs(layout)]
     return arrays.concatenate(parts, 0) if parts else ranges
 
 

@@ -37,14 +37,14 @@ def terms(layout: AnyLayout, step: Array, reach: Array) -> Terms:
     return constant * scale, quadratic * scale, (square * 3.0) * scale
 
 
-def of_sides(layout: AnyLayout, bits: int, scales: Array) -> tuple[Terms, Terms]:
+def of_sides(arrays: Arrays, layout: AnyLayout, bits: int, scales: Array) -> tuple[Terms, Terms]:
     """Return the terms of the negative and of the positive side, each (S, G); scales are (S, G, scales)."""
     negative = layout.family.negative[bits]
     unit = scales[..., -1] if layout.family.unit else None
     own = scales[..., : layout.family.sides]
     reach = reach_of(layout.family, unit, own[..., -1])
-    below = divide(own[..., 0], float(negative - 1)) if negative > 1 else 0.0 * own[..., -1]
-    above = divide(own[..., -1], float(2**bits - negative - 1))
+    below = divide(arrays, own[..., 0], float(negative - 1)) if negative > 1 else 0.0 * own[..., -1]
+    above = divide(arrays, own[..., -1], float(2**bits - negative - 1))
     return terms(layout, below, reach), terms(layout, above, reach)
 
 
@@ -53,7 +53,7 @@ def of_groups(arrays: Arrays, code: Array, piece: Piece) -> tuple[Terms, Terms]:
     own = piece.layout
     stored = big_integers(arrays.cast(code[codes.scales_of(piece)], "int64"), SCALE_BYTES)
     scales = bfloat16_value(arrays, stored).reshape(own.samples, own.groups, own.family.scales)
-    return of_sides(own, own.bits, scales)
+    return of_sides(arrays, own, own.bits, scales)
 
 
 def of_piece(arrays: Arrays, code: Array, piece: Piece) -> Array:

@@ -76,8 +76,7 @@ def group_norm(
     """Return ``F.group_norm`` of channels that are on axis 1."""
     if data_format[1] != "C" or not coded(x) or len(x.shape) < 2 or x.shape[1] % num_groups:
         return DECLINED
-    channels, space = x.shape[1], math.prod(x.shape[2:])
-    rows = Rows(channels // num_groups * space, channels, space)
+    rows = Rows.of_channels(x.shape, num_groups)
     return normalized(frame, "group_norm", x, weight, bias, rows, epsilon, lambda few: function(few, 1))
 
 
@@ -98,10 +97,9 @@ def instance_norm(
     """Return ``F.instance_norm`` by the statistics of each sample, of channels that are on axis 1."""
     if running_mean is not None or data_format[1] != "C" or not coded(x) or len(x.shape) < 3:
         return DECLINED
-    channels, space = x.shape[1], math.prod(x.shape[2:])
-    if space < 2:
+    rows = Rows.of_channels(x.shape, x.shape[1])
+    if rows.width < 2:
         return DECLINED
-    rows = Rows(space, channels, space)
     return normalized(frame, "instance_norm", x, weight, bias, rows, eps, lambda few: few)
 
 

@@ -105,8 +105,7 @@ def group_norm(
     """Return ``F.group_norm``."""
     if not coded(input) or input.dim() < 2 or input.shape[1] % num_groups:
         return DECLINED
-    channels, space = input.shape[1], math.prod(input.shape[2:])
-    rows = Rows(channels // num_groups * space, channels, space)
+    rows = Rows.of_channels(input.shape, num_groups)
     return normalized(frame, "group_norm", input.contiguous(), weight, bias, rows, eps, True, one_group)
 
 
@@ -125,11 +124,10 @@ def instance_norm(
     """Return ``F.instance_norm`` by the statistics of each sample, which has no others."""
     if running_mean is not None or not use_input_stats or not coded(input) or input.dim() < 3:
         return DECLINED
-    channels, space = input.shape[1], math.prod(input.shape[2:])
+    rows = Rows.of_channels(input.shape, input.shape[1])
     # torch refuses to normalise a single number
-    if space < 2:
+    if rows.width < 2:
         return DECLINED
-    rows = Rows(space, channels, space)
     return normalized(frame, "instance_norm", input.contiguous(), weight, bias, rows, eps, True, one_group)
 
 
