@@ -11,7 +11,7 @@ import pytest
 from frameworks import NAMES, Framework, Model, input_of, load
 from layer_cases import KINDS, Case
 from networks import residual_block
-from parity_cases import SHARED, chain, codes_and_gradients, unit, whole, whole_images
+from parity_cases import EQUAL, chain, codes_and_gradients, unit, whole, whole_images
 from planned_networks import widths_of
 from steps import close
 
@@ -39,7 +39,7 @@ def check_parity(frameworks: list[Framework], build, x, codes: bool = True) -> N
             close(found[name], gradient, RELATIVE, name)
 
 
-@pytest.mark.parametrize("case", SHARED, ids=str)
+@pytest.mark.parametrize("case", EQUAL, ids=str)
 @pytest.mark.parametrize("bits", [2, 8])
 def test_a_layer_makes_the_same_codes_and_gradients(frameworks, case: Case, bits: int):
     def build(framework: Framework) -> Model:

@@ -1,7 +1,8 @@
 """The mean gradient over many keys is the exact one, at 1, 2 and 4 bits.
 
 Every check is a z-test with a false alarm below one in a million (Bonferroni over all elements of a gradient, and
-Hotelling's T² along a few directions); seeds are fixed. See z_tests.check_unbiased.
+Hotelling's T² along a few directions); seeds are fixed. See z_tests.check_unbiased. It finds, with next to certainty, a
+bias along one of these directions that is above 9 / √REPEATS, two thirds, of what one draw deviates by there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pytest
 from frameworks import Framework, Model, cases, input_of, numbers
 from layer_cases import FUNCTIONAL, KINDS, MAPS, NORMS, Case
 from networks import images, small_network
+from parity_cases import EQUAL
 from z_tests import check_unbiased
 
 from actnn.kernels.reference.batch_norm import MOST_VALUES
@@ -42,7 +44,7 @@ def batch_norm_allowance(framework: Framework, layer: Model, x, bits: int):
     return np.asarray(gradient * slope * variance / count, np.float64).reshape(-1)
 
 
-@cases(KINDS)
+@cases(KINDS, equal=EQUAL)
 @widths
 def test_the_mean_gradient_of_a_layer_is_exact(framework: Framework, case: Case, bits: int):
     layer, x = framework.plain_layer(case), input_of(case)
@@ -63,7 +65,7 @@ def kink_allowance(case: Case, x, bits: int):
     return np.asarray(np.abs(numbers(x.shape, 4)) * near, np.float64).reshape(-1)
 
 
-@cases(FUNCTIONAL)
+@cases(FUNCTIONAL, equal=EQUAL)
 @pytest.mark.parametrize("bits", [4, 6])
 def test_the_mean_gradient_of_a_functional_layer_is_exact(framework: Framework, case: Case, bits: int):
     layer, x = framework.plain_layer(case), input_of(case)
@@ -73,7 +75,7 @@ def test_the_mean_gradient_of_a_functional_layer_is_exact(framework: Framework, 
         check_unbiased(found[name], gradient, kink_allowance(case, x, bits) if case.kind in KINKS else 0.0)
 
 
-@cases(NORMS)
+@cases(NORMS, equal=EQUAL)
 def test_the_bias_of_batch_norm_is_of_the_order_of_one_over_the_elements_of_a_channel(framework: Framework, case: Case):
     layer, x = framework.plain_layer(case), input_of(case)
     exact = framework.step(layer, x).gradients["input"].astype(np.float64)
@@ -90,7 +92,7 @@ def test_the_mean_gradient_over_seeds_is_exact(framework: Framework, case: Case)
     check_unbiased(np.stack(found), exact)
 
 
-@cases([case for case in KINDS if not case.lossless])
+@cases([case for case in KINDS if not case.lossless], equal=EQUAL)
 def test_stochastic_rounding_is_unbiased_too(framework: Framework, case: Case):
     layer, x = framework.plain_layer(case), input_of(case)
     exact = framework.step(layer, x).gradients["weight"]

@@ -143,9 +143,11 @@ def test_level_zero_and_evaluation_are_plain_paddle_bit_for_bit(name: str):
     np.testing.assert_array_equal(output(ours, x), output(FRAMEWORK.evaluating(plain), x))
 
 
-@pytest.mark.parametrize("name", ["vision transformer", "text encoder"])
-def test_the_mean_gradient_of_a_transformer_is_exact(name: str):
-    plain, x = made(name)
+# noise of the upper block reaches the lower one: a third would show nothing else
+@pytest.mark.parametrize("build", [VisionTransformer, TextEncoder])
+def test_the_mean_gradient_of_a_transformer_is_exact(build: type[nn.Layer]):
+    paddle.seed(1)
+    plain, x = FRAMEWORK.training(build(blocks=2)), (images() if build is VisionTransformer else sentences())[:4]
     exact = gradients(plain, x)
     ours = converted(deepcopy(plain), 4)
     draws = [gradients(ours, x) for _ in range(REPEATS)]

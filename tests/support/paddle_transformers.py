@@ -50,11 +50,11 @@ class VisionTransformer(nn.Layer):
 class TextEncoder(nn.Layer):
     """Words through the encoder of the library."""
 
-    def __init__(self, dropout: float = 0.1) -> None:
+    def __init__(self, blocks: int = 3, dropout: float = 0.1) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=dropout, activation="gelu")
-        self.encoder, self.head = nn.TransformerEncoder(layer, 3), nn.Linear(WIDTH, CLASSES)
+        self.encoder, self.head = nn.TransformerEncoder(layer, blocks), nn.Linear(WIDTH, CLASSES)
 
     def forward(self, words: Tensor) -> Tensor:
         # the last words are padding

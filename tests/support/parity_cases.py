@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from frameworks import Framework, Model, numbers, offers
-from layer_cases import GEOMETRY, KINDS, NORM_OPTIONS
+from layer_cases import GEOMETRY, KINDS, NORM_OPTIONS, ROW_NORMS, SMOOTH
 
 # each framework draws the masks of a dropout itself; torch pads beforehand where both sides are not padded alike, and
 # Paddle pads as if there were no dilation; the size of a three-dimensional pool is rounded in two ways
@@ -20,6 +20,8 @@ DIFFERENT = [
     or (case.kind == "MaxPool3d" and "ceil_mode" in case.options)
 ]
 SHARED = [case for case in (*KINDS, *GEOMETRY, *NORM_OPTIONS) if offers("paddle", case) and case not in DIFFERENT]
+# those of which no codes are stored too
+EQUAL = [*SHARED, *(case for case in (*ROW_NORMS, *SMOOTH) if offers("paddle", case))]
 
 
 def codes_and_gradients(framework: Framework, model: Model, x) -> tuple[list[bytes], dict[str, np.ndarray]]:
