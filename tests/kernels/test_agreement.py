@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
+
 import numpy as np
 import pytest
 from code_cases import (
@@ -28,27 +31,29 @@ FLOATS = ["float32", "float16"]
 PARTS = {name: [Part.WHOLE] if family.affine else list(Part) for name, family in FAMILIES.items()}
 
 
+@cache
+def coded(family, bits, rounding, dtype):
+    """Return values of every shape with their layouts and what the reference, which is slow, makes of them."""
+    values = [assorted_values(*shape).astype(dtype) for shape in SHAPES]
+    layouts = [layout_of(each, family, bits, rounding) for each in values]
+    codes = [REFERENCE.encode(NUMPY, each, layout, KEY) for each, layout in zip(values, layouts, strict=True)]
+    return list(zip(values, layouts, codes, strict=True))
+
+
 @pytest.mark.parametrize(("family", "bits", "rounding"), ROUNDED)
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_encoding_gives_the_bytes_of_the_reference(native, family, bits, rounding, dtype):
+def test_encoding_gives_the_bytes_of_the_reference(native, family, bits, rounding):
     lender = PoisonedArrays()
-    for shape in SHAPES:
-        values = assorted_values(*shape).astype(dtype)
-        layout = layout_of(values, family, bits, rounding)
-        ours = native.encode(lender, values, layout, KEY)
-        assert np.array_equal(ours, REFERENCE.encode(NUMPY, values, layout, KEY)), f"shape {shape}"
+    for dtype in FLOATS:
+        for values, layout, expected in coded(family, bits, rounding, dtype):
+            assert np.array_equal(native.encode(lender, values, layout, KEY), expected), f"{dtype} {values.shape}"
     lender.check_guards()
 
 
 @pytest.mark.parametrize(("family", "bits", "rounding"), ROUNDED)
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_decoding_gives_the_bits_of_the_reference(native, family, bits, rounding, dtype):
+def test_decoding_gives_the_bits_of_the_reference(native, family, bits, rounding):
     lender = PoisonedArrays()
-    for shape in SHAPES:
-        values = assorted_values(*shape)
-        layout = layout_of(values, family, bits, rounding)
-        buffer = REFERENCE.encode(NUMPY, values, layout, KEY)
-        for part in PARTS[family]:
+    for _, layout, buffer in coded(family, bits, rounding, "float32"):
+        for part, dtype in product(PARTS[family], FLOATS):
             expected = REFERENCE.decode(NUMPY, buffer, layout, part, dtype)
             same_bits(native.decode(lender, buffer, layout, part, dtype), expected)
     lender.check_guards()

@@ -42,10 +42,13 @@ CODES = [
     *(("affine", 2), ("affine", 8), ("zero_exact", 2), ("two_sided", 2), ("two_sided", 3), ("two_sided", 8)),
     *(("normalized", 2), ("two_sided_normalized", 3)),
 ]
+# an affine code has no mask by which a gradient could be rectified
+READINGS = [(code, False) for code in CODES] + [(code, True) for code in CODES if code[0] in SIDED]
 EPSILON = 1e-5
 
 form = pytest.mark.parametrize("form", FORMS)
 code = pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code[0]}-{code[1]}")
+reading = pytest.mark.parametrize(("code", "rectified"), READINGS)
 
 
 def activations(form: str, dtype: str = "float32", seed: int = 0):
@@ -132,22 +135,22 @@ def same_step(one: Step, other: Step) -> None:
 @form
 @code
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_forward_is_what_its_rows_come_to(native, form, code, dtype, threads):
+def test_a_forward_is_what_its_rows_come_to(native, form, code, dtype):
     values, channels = activations(form, dtype)
     layout = layout_of(values, *code)
-    found = Step(values, channels, layout, threads).forward(native.batch_norm)
-    same_step(found, Step(values, channels, layout).forward(composed_forward(native)))
+    expected = Step(values, channels, layout).forward(composed_forward(native))
+    for threads in (1, 3):
+        same_step(Step(values, channels, layout, threads).forward(native.batch_norm), expected)
 
 
+# parameters of either type, and none
 @form
 @code
-@pytest.mark.parametrize("parameters", ["float32", "float16"])
-@pytest.mark.parametrize("bare", [False, True])
-def test_a_forward_by_given_statistics_is_that_of_the_reference(native, form, code, parameters, bare):
+@pytest.mark.parametrize("parameters", [{"parameters": "float32"}, {"parameters": "float16"}, {"bare": True}], ids=str)
+def test_a_forward_by_given_statistics_is_that_of_the_reference(native, form, code, parameters):
     values, channels = activations(form)
     statistics = np.stack(REFERENCE.channel_statistics(NUMPY, values, channels))
-    layout, options = layout_of(values, *code), {"statistics": statistics, "parameters": parameters, "bare": bare}
+    layout, options = layout_of(values, *code), {"statistics": statistics, **parameters}
     found = Step(values, channels, layout, **options).forward(native.batch_norm)
     same_step(found, Step(values, channels, layout, **options).forward(REFERENCE.batch_norm))
 
@@ -233,14 +236,12 @@ def test_a_backward_is_what_its_rows_come_to(native, form, code, dtype, of_input
 
 
 @form
-@code
-@pytest.mark.parametrize("rectified", [False, True])
+@reading
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_backward_by_given_sums_is_that_of_the_reference(native, form, code, rectified, bare):
     values, channels = activations(form)
     grad, _ = activations(form, seed=1)
     sums = np.random.default_rng(5).normal(size=(2, channels.count)).astype(np.float32)
-    rectified = rectified and code[0] in SIDED
     options = {"statistics": np.stack(REFERENCE.channel_statistics(NUMPY, values, channels)), "bare": bare}
     steps = [
         Step(values, channels, layout_of(values, *code), **options)

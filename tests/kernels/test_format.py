@@ -137,10 +137,10 @@ def test_the_buffer_begins_with_its_key(backend):
 
 
 @pytest.mark.parametrize(("family", "bits"), WIDTHS)
-@pytest.mark.parametrize("shape", [(0, 300), (3, 0), (0, 0)])
-def test_an_empty_tensor_makes_an_empty_code(backend, family, bits, shape):
-    values = np.empty(shape, np.float32)
-    assert round_trip(backend, values, layout_of(values, family, bits)).shape == shape
+def test_an_empty_tensor_makes_an_empty_code(backend, family, bits):
+    for shape in [(0, 300), (3, 0), (0, 0)]:
+        values = np.empty(shape, np.float32)
+        assert round_trip(backend, values, layout_of(values, family, bits)).shape == shape
 
 
 def test_no_samples_with_widths_of_their_own_make_an_empty_code(backend):
@@ -179,15 +179,15 @@ def test_values_far_beyond_float16_stay_finite(backend):
 
 
 @pytest.mark.parametrize(("family", "bits"), WIDTHS)
-@pytest.mark.parametrize("trouble", [np.nan, np.inf, -np.inf])
-def test_a_group_that_is_not_finite_decodes_to_nan_and_no_other_does(backend, family, bits, trouble):
+def test_a_group_that_is_not_finite_decodes_to_nan_and_no_other_does(backend, family, bits):
     values = values_for(family, np.random.default_rng(2).standard_normal((2, 3 * GROUP), np.float32))
-    values[0, GROUP + 17] = trouble
-    decoded = round_trip(backend, values, layout_of(values, family, bits)).reshape(2, 3, GROUP)
-    poisoned = np.isnan(decoded)
-    assert poisoned[0, 1].all()
-    poisoned[0, 1] = False
-    assert not poisoned.any()
+    for trouble in (np.nan, np.inf, -np.inf):
+        values[0, GROUP + 17] = trouble
+        decoded = round_trip(backend, values, layout_of(values, family, bits)).reshape(2, 3, GROUP)
+        poisoned = np.isnan(decoded)
+        assert poisoned[0, 1].all(), trouble
+        poisoned[0, 1] = False
+        assert not poisoned.any(), trouble
 
 
 @pytest.mark.parametrize("family", SIDED)
@@ -247,14 +247,14 @@ def test_samples_may_have_widths_of_their_own(backend, family):
 
 
 @pytest.mark.parametrize(("family", "bits"), WIDTHS)
-@pytest.mark.parametrize("samples", [range(0, 5), range(0, 2), range(2, 4), range(4, 5), range(3, 3)], ids=str)
-def test_some_samples_decode_as_in_the_whole(backend, family, bits, samples):
+def test_some_samples_decode_as_in_the_whole(backend, family, bits):
     values = values_for(family, np.random.default_rng(6).standard_normal((5, 300), np.float32))
     layout = layout_of(values, family, bits)
     buffer = backend.encode(NUMPY, values, layout, KEY)
     whole = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32")
-    some = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32", samples=samples)
-    assert np.array_equal(some, whole[samples.start : samples.stop])
+    for samples in (range(0, 5), range(0, 2), range(2, 4), range(4, 5), range(3, 3)):
+        some = backend.decode(NUMPY, buffer, layout, Part.WHOLE, "float32", samples=samples)
+        assert np.array_equal(some, whole[samples.start : samples.stop]), samples
 
 
 @pytest.mark.parametrize("family", FAMILIES)

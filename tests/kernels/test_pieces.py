@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import cache
 
 import numpy as np
 import pytest
@@ -149,14 +150,21 @@ def pool_of(channels_last: bool) -> Pool:
     return Pool(SAMPLES, CHANNELS, (SIDE, SIDE), (SIDE // 2,) * 2, (3, 3), (2, 2), (1, 1), (1, 1), channels_last)
 
 
+@cache
+def coded(family: str):
+    """Return an activation and its code, which takes the reference most of a second."""
+    torch.manual_seed(0)
+    x = torch.rand(ROOMY)
+    return x, REFERENCE.encode(ARRAYS, x, Layout(*ROOMY, FAMILIES[family], 3), KEY)
+
+
 class Room:
     """What rows are called with: an activation, its code, and room for their results."""
 
     def __init__(self, family: str = "affine") -> None:
-        torch.manual_seed(0)
-        self.x, self.out = torch.rand(ROOMY), torch.empty(ROOMY)
+        self.x, self.code = (tensor.clone() for tensor in coded(family))
+        self.out = torch.empty(ROOMY)
         self.layout = Layout(*ROOMY, FAMILIES[family], 3)
-        self.code = REFERENCE.encode(ARRAYS, self.x, self.layout, KEY)
         self.saved, self.grads = torch.ones(2, CHANNELS), torch.empty(2, CHANNELS)
         self.norm = BatchNorm(IMAGE, 1e-5, SAMPLES * SIDE**2, None, None, None, 0.1, None, self.saved)
         self.rows = RowNorm(Rows(SIDE * SIDE, CHANNELS, SIDE * SIDE), 1e-5, True, None, None, torch.ones(SAMPLES * 32))

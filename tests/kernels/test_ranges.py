@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
+
 import numpy as np
 import pytest
 from code_cases import NUMPY, REFERENCE, SIDED, PoisonedArrays, assorted_values, layout_of, same_bits, values_for
@@ -32,7 +35,6 @@ STRIDES = [1, 8]
 
 form = pytest.mark.parametrize("form", FORMS)
 family = pytest.mark.parametrize("family", FAMILIES)
-extras = pytest.mark.parametrize("extras", EXTRAS)
 stride = pytest.mark.parametrize("stride", STRIDES)
 
 
@@ -129,59 +131,67 @@ def expected_ranges(values, family: str, stride: int, channels, normalization, w
     return sums * (elements / sum(group.stop - group.start for group in groups))
 
 
+@cache
+def defined_ranges(form: str, family: str, extras: str, stride: int):
+    """Return what every backend is to find."""
+    values, channels = activations(form)
+    return expected_ranges(values_for(family, values), family, stride, *parameters(channels, extras))
+
+
 @form
 @family
-@extras
-@stride
-def test_ranges_are_those_of_the_definition(backend, form, family, extras, stride):
+def test_ranges_are_those_of_the_definition(backend, form, family):
     values, channels = activations(form)
     values = values_for(family, values)
-    lender, chosen = PoisonedArrays(2), parameters(channels, extras)
-    found = backend.ranges(lender, values, layout_of(values, family), stride, *chosen)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected_ranges(values, family, stride, *chosen), rtol=1e-5)
-    lender.check_guards()
+    for extras, stride in product(EXTRAS, STRIDES):
+        lender = PoisonedArrays(2)
+        found = backend.ranges(lender, values, layout_of(values, family), stride, *parameters(channels, extras))
+        assert found.dtype == np.float32
+        expected = defined_ranges(form, family, extras, stride)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"{extras}, stride {stride}")
+        lender.check_guards()
 
 
 @form
 @family
-@stride
-@pytest.mark.parametrize("extras", ["plain", "normalised and weighted"])
-def test_ranges_of_float16_are_those_of_the_reference(native, form, family, extras, stride):
+def test_ranges_of_float16_are_those_of_the_reference(native, form, family):
     values, channels = activations(form)
-    values, chosen = values.astype(np.float16), parameters(channels, extras)
+    values = values.astype(np.float16)
     layout = layout_of(values, family)
-    expected = REFERENCE.ranges(NUMPY, values, layout, stride, *chosen)
-    np.testing.assert_allclose(native.ranges(PoisonedArrays(), values, layout, stride, *chosen), expected, rtol=1e-5)
+    for extras, stride in product(["plain", "normalised and weighted"], STRIDES):
+        chosen = parameters(channels, extras)
+        expected = REFERENCE.ranges(NUMPY, values, layout, stride, *chosen)
+        found = native.ranges(PoisonedArrays(), values, layout, stride, *chosen)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"{extras}, stride {stride}")
 
 
 @form
 @family
-@stride
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_ranges_of_torch_tensors_are_those_of_the_reference(native, form, family, stride, dtype):
+def test_ranges_of_torch_tensors_are_those_of_the_reference(native, form, family):
     torch = pytest.importorskip("torch")
     arrays = pytest.importorskip("actnn.torch.tensors").ARRAYS
     values, channels = activations(form)
-    tensor = torch.from_numpy(values).to(getattr(torch, dtype))
     _, normalization, weight = parameters(channels, "normalised and weighted")
-    parts = (torch.from_numpy(part) for part in vars(normalization).values())
-    chosen = channels, Normalization(*parts), torch.from_numpy(weight)
+    chosen = channels, Normalization(*map(torch.from_numpy, vars(normalization).values())), torch.from_numpy(weight)
     layout = layout_of(values, family)
-    found, expected = (each.ranges(arrays, tensor, layout, stride, *chosen) for each in (native, REFERENCE))
-    np.testing.assert_allclose(arrays.numpy(found), arrays.numpy(expected), rtol=1e-5)
+    for dtype, stride in product([torch.float32, torch.float16, torch.bfloat16], STRIDES):
+        tensor = torch.from_numpy(values).to(dtype)
+        found, expected = (
+            arrays.numpy(each.ranges(arrays, tensor, layout, stride, *chosen)) for each in (native, REFERENCE)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"{dtype}, stride {stride}")
 
 
 @form
 @family
-@extras
-@stride
-def test_instructions_and_threads_change_no_bit_of_the_ranges(native, form, family, extras, stride):
+def test_instructions_and_threads_change_no_bit_of_the_ranges(native, form, family):
     values, channels = activations(form)
-    layout, chosen = layout_of(values, family), parameters(channels, extras)
-    scalar = type(native)(native.path, "scalar").ranges(PoisonedArrays(1), values, layout, stride, *chosen)
-    for threads in (1, 2, 3, 8):
-        same_bits(native.ranges(PoisonedArrays(threads), values, layout, stride, *chosen), scalar)
+    layout, plain = layout_of(values, family), type(native)(native.path, "scalar")
+    for extras, stride in product(EXTRAS, STRIDES):
+        chosen = parameters(channels, extras)
+        scalar = plain.ranges(PoisonedArrays(1), values, layout, stride, *chosen)
+        for threads in (1, 2, 3, 8):
+            same_bits(native.ranges(PoisonedArrays(threads), values, layout, stride, *chosen), scalar)
 
 
 @pytest.mark.parametrize("family", SIDED)
