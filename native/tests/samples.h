@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "check.h"
@@ -87,10 +89,16 @@ inline float value_of(Kind kind, Random &random, size_t index, size_t count) {
     return x;
 }
 
-inline std::vector<float> floats(Kind kind, size_t count, uint32_t seed = 1) {
-    Random random(seed);
-    std::vector<float> values(count);
-    for (size_t i = 0; i < count; ++i) values[i] = value_of(kind, random, i, count);
+// The same numbers are wanted by the thousand: they are made once.
+inline const std::vector<float> &floats(Kind kind, size_t count, uint32_t seed = 1) {
+    static std::map<std::tuple<Kind, size_t, uint32_t>, std::vector<float>> made;
+    const auto [place, is_new] = made.try_emplace({kind, count, seed});
+    std::vector<float> &values = place->second;
+    if (is_new) {
+        Random random(seed);
+        values.resize(count);
+        for (size_t i = 0; i < count; ++i) values[i] = value_of(kind, random, i, count);
+    }
     return values;
 }
 
@@ -102,9 +110,10 @@ class Guarded {
     size_t size() const { return size_; }
 
     bool intact() const {
-        const auto poisoned = [](uint8_t byte) { return byte == POISON_BYTE; };
-        return std::all_of(bytes_.begin(), bytes_.begin() + FENCE, poisoned) &&
-               std::all_of(bytes_.end() - FENCE, bytes_.end(), poisoned);
+        uint8_t fence[FENCE];
+        std::memset(fence, POISON_BYTE, FENCE);
+        return std::memcmp(bytes_.data(), fence, FENCE) == 0 &&
+               std::memcmp(bytes_.data() + FENCE + size_, fence, FENCE) == 0;
     }
 
     bool operator==(const Guarded &other) const { return bytes_ == other.bytes_; }
