@@ -1,4 +1,4 @@
-"""The PaddlePaddle front end; ``import actnn.paddle as actnn`` offers all that ``import actnn`` offers for torch."""
+"""The PaddlePaddle front end: ``import actnn.paddle as actnn`` has all of torch's but ``compile`` and ``register``."""
 
 from actnn.errors import (
     ActnnError,
