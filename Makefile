@@ -38,7 +38,8 @@ test-native: $(VENV)/test-installed
 	cmake --build build/sanitize
 	OMP_WAIT_POLICY=passive ctest --test-dir build/sanitize --output-on-failure --parallel 2
 
-# threads of one worker that spin while they wait would take the cores of another
+# workers fill the cores: tests of threads ask for as many as they need, which must not spin while they wait
+test-python: export OMP_NUM_THREADS := 1
 test-python: export OMP_WAIT_POLICY := passive
 test-python: $(VENV)/test-installed
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
