@@ -17,6 +17,7 @@ from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
 from actnn.torch.functions.gradients import note_waiting, waiting_sum
 from actnn.torch.functions.kept import KeepingFunction, first_order
+from actnn.torch.functions.standing import gradient_by_rows, large
 from actnn.torch.tensors import ARRAYS, NAMES
 
 FORWARD: dict[tuple[int, bool], Callable[..., Tensor]] = {
@@ -220,22 +221,36 @@ class LinearFunction(KeepingFunction):
         weight, *saved = ctx.saved_tensors
         grad_weight = None
         if need_weight:
-            grad_weight = LinearFunction.weight_gradient(ctx, grad, saved)
+            grad_weight = LinearFunction.weight_gradient(ctx, grad, weight, saved)
             ctx.reading.observe(ctx.site, grad, linear_coefficient(math.prod(grad.shape[1:-1])))
-            ctx.reading.observe_weight(ctx.site, grad_weight)
         grad_bias = rows(grad).sum(0) if need_bias else None
         grad_x = grad @ weight.to(grad.dtype) if need_x else None
         return grad_x, grad_weight, grad_bias, None, None
 
     @staticmethod
-    def weight_gradient(ctx: Any, grad: Tensor, saved: list[Tensor]) -> Tensor | None:
-        """Return the gradient of the weight, summed over parts of the batch."""
+    def weight_gradient(ctx: Any, grad: Tensor, weight: Tensor, saved: list[Tensor]) -> Tensor | None:
+        """Return the gradient of the weight, summed over parts of the batch; None where it stands in the weight."""
         grad_weight = None
         samples, elements = ctx.reading.order.rows
         parts = ctx.site.session.pieces(samples, samples * elements * grad.element_size())
+        if len(parts) == 1 and large(weight):
+            return LinearFunction.large_gradient(ctx, grad, weight, saved)
         for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
             grad_weight = added(grad_weight, rows(part).T @ rows(x))
+        ctx.reading.observe_weight(ctx.site, grad_weight)
         return grad_weight
+
+    @staticmethod
+    def large_gradient(ctx: Any, grad: Tensor, weight: Tensor, saved: list[Tensor]) -> Tensor | None:
+        """Return the gradient of a large weight, made a few rows at a time."""
+        x, columns = rows(ctx.reading.whole(ctx.site, saved, grad)), rows(grad).T
+
+        def of_rows(own: slice) -> Tensor:
+            piece = columns[own] @ x
+            ctx.reading.observe_weight(ctx.site, piece)
+            return piece
+
+        return gradient_by_rows(ctx, 1, weight, of_rows)
 
 
 def transfer(x: Tensor, y: Tensor) -> ReadTransfer:
