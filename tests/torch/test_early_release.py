@@ -102,6 +102,26 @@ def test_sequences_within_sequences_are_released(released):
     assert released["all"] == STEPS
 
 
+class Nested(Network):
+    def forward(self, x):
+        return self.stage(self.stem(x))
+
+
+class NestedTwice(Network):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = nn.Sequential(nn.Sequential(Block(STEM), Block()), Block())
+
+    def forward(self, x):
+        return self.stage(self.stem(x))
+
+
+@pytest.mark.parametrize("kind", [Nested, NestedTwice])
+def test_what_no_variable_holds_is_released(kind, released):
+    both(kind(), images())
+    assert released["all"] == STEPS
+
+
 class ReadAgain(Network):
     def forward(self, x):
         h = self.stem(x)
@@ -121,6 +141,16 @@ class Kept(Network):
         self.kept = [x]
         x = self.stage(x)
         return x + self.kept[0].mean()
+
+
+class KeptOnTheWay(Network):
+    def forward(self, x):
+        x = self.stage(self.noted(self.stem(x)))
+        return x + self.kept[0].mean()
+
+    def noted(self, x):
+        self.kept = [x]
+        return x
 
 
 class Printed(Network):
@@ -155,7 +185,7 @@ class Stage(Two):
         return self.second(out) + h.mean()
 
 
-@pytest.mark.parametrize("kind", [ReadAgain, ReadInABranch, Kept, Printed, Viewed, Saved])
+@pytest.mark.parametrize("kind", [ReadAgain, ReadInABranch, Kept, KeptOnTheWay, Printed, Viewed, Saved])
 def test_an_input_that_may_be_read_again_stays(kind, released):
     both(kind(), images())
     assert not released["all"]

@@ -5,7 +5,8 @@ NOTE [Early release]
    When that block is done, every holder that is left is a variable or an argument of a call further up; where none of
    them can be read again (``callers``), the tensor is given another, empty memory. It stays what it is in the graph.
 2. All references must be accounted for: those that calls of modules make, with hooks of ours and without, are counted
-   once with calls of which all is known; a variable holds one more.
+   once with calls of which all is known; a variable holds one more. What a call is given that no variable holds, as
+   ``self.head(torch.cat(maps))``, is held by that call alone.
 3. A convolution does the same with its own input, which may be read no more while the block goes on.
 4. Modules with hooks are left alone, which might see their arguments afterwards, but for hooks that say of themselves
    that they are ``blind``: ours, and those of a profiler. Hooks may come and go, so they are asked for at each call.
@@ -65,9 +66,12 @@ def release(
     if not alone(x) or observed():
         return
     frames: list[FrameType] = []
+    temporary = False
     for caller, hooked in levels:
         if frames:
-            expected += references_of("hooked" if hooked else "plain")
+            kind = "hooked" if hooked else "plain"
+            temporary = expected + references_of(kind, temporary=True) == references
+            expected += references_of(kind, temporary)
         frames.append(caller)
         if expected >= references:
             break
@@ -79,7 +83,7 @@ def release(
     found = known.get(key)
     if found is None or found[0] != codes:
         found = known[key] = codes, tuple(call_at(frame.f_code, frame.f_lasti) for frame in frames)
-    if forgotten(module, frames, found[1], x):
+    if forgotten(module, frames, found[1], x, temporary):
         x.data = x.new_empty(0)
 
 
@@ -105,9 +109,17 @@ def callers(frame: FrameType | None) -> Iterator[tuple[FrameType, bool]]:
         frame = frame.f_back
 
 
-def forgotten(module: Any, frames: Sequence[FrameType], calls: Sequence[Call | None], x: Tensor) -> bool:
-    """Tell whether each function calls the module within with ``x`` in a variable that it reads no more."""
-    if not all(call is not None and call.variable is not None for call in calls):
+def forgotten(
+    module: Any, frames: Sequence[FrameType], calls: Sequence[Call | None], x: Tensor, temporary: bool = False
+) -> bool:
+    """Tell whether each function calls the module within with ``x`` in a variable that it reads no more.
+
+    In the last one only the call may hold it: ``temporary`` is what the count of references says of that.
+    """
+    *within, last = calls
+    if not all(call is not None and call.variable is not None for call in within):
+        return False
+    if last is None or (last.variable is None) != temporary:
         return False
     for frame, call in zip(frames, calls, strict=True):
         if not isinstance(module, nn.Module) or watched(module) or call is None or not holds(frame, call, module, x):
@@ -161,8 +173,11 @@ class Stage(nn.Module):
 
 
 @cache
-def references_of(kind: str) -> int:
-    """Return how many references a call of a block makes in its hook, and how many more one of a stage around it."""
+def references_of(kind: str, temporary: bool = False) -> int:
+    """Return how many references a call of a block makes in its hook, and how many more one of a stage around it.
+
+    A ``temporary`` is held by no variable of the function that calls the stage.
+    """
     counted: list[int] = []
     block = Block()
     block.register_forward_hook(Counting(counted), always_call=True)
@@ -170,6 +185,9 @@ def references_of(kind: str) -> int:
     if kind == "hooked":
         stage.register_forward_hook(Counting([]), always_call=True)
     called = block if kind == "block" else stage
-    x = torch.empty(0)
-    x = called(x)
+    if temporary:
+        called(torch.empty(0))
+    else:
+        x = torch.empty(0)
+        x = called(x)
     return counted[0] - (0 if kind == "block" else references_of("block"))

@@ -182,6 +182,9 @@ class TorchArrays:
         y = x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
         # whoever saved it after all hears of it from autograd
         torch.autograd.graph.increment_version(x)
+        # what is known of the memory by a version is known of what lay there before
+        while y._version < x._version:
+            torch.autograd.graph.increment_version(y)
         return y
 
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:

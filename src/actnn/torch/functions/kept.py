@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, Variable
 
 from actnn.operations.kept import backward_begins
 
@@ -39,8 +39,11 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
         recording = torch.is_grad_enabled()
-        if recording or not ctx.site.session.backward_noted:
+        session = ctx.site.session
+        if recording or not session.backward_noted:
             backward_begins(ctx.site, recording)
+            if session.backward_noted and session.policy.arena:
+                Variable._execution_engine.queue_callback(session.work_ends)
         return backward(ctx, *grads)
 
     return checked

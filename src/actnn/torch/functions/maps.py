@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,9 +16,10 @@ from actnn.operations.kept import Kept
 from actnn.operations.maps import LEAST_VARIANCE, ReadTransfer, few, transfer_of
 from actnn.planning.noise import convolution_coefficient, linear_coefficient
 from actnn.session.site import Site
-from actnn.torch.functions.gradients import note_waiting, waiting_sum
+from actnn.torch.functions.gradients import note_waiting, owned, waiting_sum
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.functions.standing import gradient_by_rows, large
+from actnn.torch.functions.stripes import stripes_of
 from actnn.torch.tensors import ARRAYS, NAMES
 
 FORWARD: dict[tuple[int, bool], Callable[..., Tensor]] = {
@@ -51,18 +53,20 @@ class Convolution:
         self.space = self.output_space(x.shape[2:])
         self.outputs = weight.shape[1] * self.groups if self.transposed else weight.shape[0]
         site.depthwise = 1 < self.groups == x.shape[1]
-        self._forward = FORWARD[len(self.kernel), self.transposed]
+        self.function = FORWARD[len(self.kernel), self.transposed]
         self._rest: tuple[Any, ...]
         if self.transposed:
             self._rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
         else:
             self._rest = (self.stride, self.padding, self.dilation, self.groups)
         self._on_host, self._weight_numbers = ARRAYS.on_host(x), weight.numel()
+        self.stripes = stripes_of(self, x.element_size()) if self._on_host else None
         # those of a backward by the bytes of a number, which autocast may change
         self.cut: dict[int, list[range]] = {}
         # None where that is one
         parts = self.parts(x.element_size(), backward=False)
         self.forward_parts = parts if len(parts) > 1 else None
+        self._keeps_shape = tuple(x.shape[1:]) == (self.outputs, *self.space) and self.order.dense(x)
         self.small = ARRAYS.nbytes(x) <= SMALL_BYTES and site.session.policy.pipeline_threshold is None
         self.coefficient = convolution_coefficient(
             tuple(x.shape[2:]), self.space, self.kernel, *fixed[:3], self.groups, self.transposed
@@ -95,13 +99,21 @@ class Convolution:
             found = self.cut[bytes_each] = self.parts(bytes_each, backward=True)
         return found
 
+    def may_overwrite(self, parts: Sequence[range] | None) -> bool:
+        """Tell whether a result may take the place of what it is made of: its parts are read before they are written."""
+        if not self._keeps_shape:
+            return False
+        return self.stripes.apart if self.stripes is not None else parts is not None and len(parts) > 1
+
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolution."""
-        return self._forward(x, weight, bias, *self._rest)
+        return self.function(x, weight, bias, *self._rest)
 
     def parameter_gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of weight and, where asked for, bias."""
         wanted = WEIGHT_AND_BIAS if bias else WEIGHT
+        if self.stripes is not None:
+            return self.stripes.parameter_gradients(grad, x, weight, wanted)
         grads: tuple[Tensor, Tensor | None]
         grads = convolution_backward(grad, x, weight, [self.outputs], *self.fixed, wanted)[1:]
         return grads
@@ -147,13 +159,17 @@ class ConvolutionFunction(KeepingFunction):
         bias: Tensor | None,
         kept: Kept | None,
         convolution: Convolution,
+        overwrites: bool = False,
     ) -> Tensor:
         ctx.site, ctx.convolution = convolution.site, convolution
         save(ctx, weight, kept)
         parts = convolution.forward_parts
+        place = ARRAYS.over(x) if overwrites else None
+        if convolution.stripes is not None:
+            return convolution.stripes.output(x, weight, bias, place)
         if parts is None:
             return convolution(x, weight, bias)
-        return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias))
+        return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias), place)
 
     @staticmethod
     @first_order
@@ -164,6 +180,7 @@ class ConvolutionFunction(KeepingFunction):
         if weight.dtype != grad.dtype:
             weight = weight.to(grad.dtype)
         parts = convolution.backward_parts(grad.element_size())
+        over = convolution.may_overwrite(parts) and owned(ctx, grad, sys.getrefcount(grad))
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
             x = ctx.reading.whole(ctx.site, saved, grad)
@@ -171,7 +188,7 @@ class ConvolutionFunction(KeepingFunction):
             if convolution.site.session.planner.traces:
                 ctx.reading.observe(ctx.site, grad, convolution.coefficient)
                 ctx.reading.observe_weight(ctx.site, found[1])
-            return *found, None, None
+            return *found, None, None, None
         if need_weight:
             # before the gradient of the input: the decoded activation and that gradient are never there together
             for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
@@ -183,21 +200,34 @@ class ConvolutionFunction(KeepingFunction):
         elif need_bias:
             grad_bias = grad.sum([axis for axis in range(grad.dim()) if axis != 1])
         if need_x:
-            if len(parts) == 1:
+            if len(parts) == 1 and convolution.stripes is None:
                 grad_x = convolution.input_gradient(grad, weight)
             else:
-                grad_x = ConvolutionFunction.input_gradient(ctx, grad, weight, parts)
-        return grad_x, grad_weight, grad_bias, None, None
+                grad_x = ConvolutionFunction.input_gradient(ctx, grad, weight, parts, over)
+        return grad_x, grad_weight, grad_bias, None, None, None
 
     @staticmethod
-    def input_gradient(ctx: Any, grad: Tensor, weight: Tensor, parts: list[range]) -> Tensor | None:
-        """Return the gradient of the input, computed in parts; None where it was added to what another branch left."""
+    def input_gradient(ctx: Any, grad: Tensor, weight: Tensor, parts: list[range], over: bool) -> Tensor | None:
+        """Return the gradient of the input, computed in parts; None where it was added to what another branch left.
+
+        It may be written ``over`` that of the output, which is read no more.
+        """
         convolution: Convolution = ctx.convolution
-        total = waiting_sum(ctx, convolution.order.shape, grad.dtype)
+        stripes = convolution.stripes
+        # what overlaps is summed by itself first, so that no bit depends on what waits
+        overlaps = stripes is not None and not stripes.apart
+        total = None if overlaps else waiting_sum(ctx, convolution.order.shape, grad.dtype)
         if total is None:
-            grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight))
+            place = grad if over and convolution.order.dense(grad) else None
+            if stripes is not None:
+                grad_x = stripes.input_gradient(grad, weight, place)
+            else:
+                grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight), place)
             note_waiting(ctx, grad_x)
             return grad_x
+        if stripes is not None:
+            stripes.input_gradient(grad, weight, total, add=True)
+            return None
         for part in parts:
             samples_of(total, part).add_(convolution.input_gradient(samples_of(grad, part), weight))
         return None
@@ -283,9 +313,8 @@ def save(ctx: Any, weight: Tensor, kept: Kept | None) -> None:
         ctx.save_for_backward(weight, *kept.tensors)
 
 
-def in_pieces(parts: list[range], compute: Callable[[range], Tensor]) -> Tensor:
-    """Return what ``compute`` makes of each part of a batch, as one tensor."""
-    whole = None
+def in_pieces(parts: list[range], compute: Callable[[range], Tensor], whole: Tensor | None = None) -> Tensor:
+    """Return what ``compute`` makes of each part of a batch, as one tensor: ``whole`` where that is given."""
     for part in parts:
         result = compute(part)
         if whole is None:

@@ -16,7 +16,7 @@ from actnn.operations.maps import note_source
 from actnn.session.tensors import check_floating
 from actnn.torch.functions.maps import Convolution, ConvolutionFunction, LinearFunction, transfer
 from actnn.torch.layers.base import Compressed
-from actnn.torch.readers import release_read
+from actnn.torch.readers import overwrites, release_read
 from actnn.torch.release import large
 from actnn.torch.tensors import ARRAYS, is_distributed
 
@@ -35,8 +35,8 @@ class CompressedConvolution(Compressed):
     weight: Tensor
     bias: Tensor | None
 
-    def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...]) -> Tensor:
-        """Return the convolution with numeric paddings."""
+    def convolve(self, x: Tensor, padding: Any, output_padding: tuple[int, ...], overwrites: bool = False) -> Tensor:
+        """Return the convolution with numeric paddings; it may take the place of an input that is ``large``."""
         site = self.site
         weight, bias = self.weight_and_bias()
         fixed = (self.stride, padding, self.dilation, self.transposed, output_padding, self.groups)
@@ -58,7 +58,7 @@ class CompressedConvolution(Compressed):
             with torch.backends.cudnn.flags(benchmark=site.session.policy.cudnn_benchmark):
                 y: Tensor = ConvolutionFunction.record(batch, weight, bias, kept, convolution)
         else:
-            y = ConvolutionFunction.record(batch, weight, bias, kept, convolution)
+            y = ConvolutionFunction.record(batch, weight, bias, kept, convolution, overwrites)
         if learns and training and site.session.planner.traces:
             note_source(ARRAYS, site, y, lambda: convolution.transfer(batch, y, weight))
         return y if batch is x else y.squeeze(0)
@@ -84,14 +84,28 @@ class ForwardConvolution(CompressedConvolution):
         """Return the convolution of an input."""
         if not self.records(input):
             return self.plainly(input)
-        padding = self.padding
-        if type(padding) is tuple and self.padding_mode == "zeros":
-            y = self.convolve(input, padding, self.output_padding)
-        else:
+        padding, worth = self.padding, large(input)
+        if not (type(padding) is tuple and self.padding_mode == "zeros"):
             y = self.convolve(*self.padded(input, padding), self.output_padding)
-        if large(input):
+        elif worth and self.may_overwrite(input) and overwrites(self, input, sys.getrefcount(input)):
+            return self.convolve(input, padding, self.output_padding, overwrites=True)
+        else:
+            y = self.convolve(input, padding, self.output_padding)
+        if worth:
             release_read(self, input, sys.getrefcount(input))
         return y
+
+    def may_overwrite(self, x: Tensor) -> bool:
+        """Tell whether an output may take the place of an input, as far as this layer knows.
+
+        Once it did so for a form: parts of a batch are each computed before they are written. What noise does to the
+        gradient of a weight is told by the input, which then has to stay.
+        """
+        convolution: Convolution | None = self.site.plans.get(ARRAYS.form(x))
+        if convolution is None or not convolution.may_overwrite(convolution.forward_parts):
+            return False
+        planner = self.site.session.planner
+        return convolution.batched and not (planner.traces and planner.wants_transfer(self.site))
 
     def padded(self, x: Tensor, padding: Any) -> tuple[Tensor, Any]:
         """Return an input, padded beforehand where torch's numeric padding cannot express it, and that padding."""
