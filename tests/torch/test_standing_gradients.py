@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from overwriting import compressed
 from torch import Tensor, nn
 
 from actnn.torch.functions import standing
-from tests.support.overwriting import compressed
 
 BATCH, INPUTS, OUTPUTS = 4, 6, 10
 STEPS = 3
@@ -22,7 +22,7 @@ def every_weight_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+def found(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each gradient of a weight was added to one that stood."""
     seen: list[bool] = []
 
@@ -33,7 +33,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
     original = standing.standing
     monkeypatch.setattr(standing, "standing", noted)
-    yield seen
+    return seen
 
 
 def network() -> nn.Module:

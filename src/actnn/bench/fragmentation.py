@@ -1,19 +1,24 @@
 """``actnn bench fragmentation``: what is resident and what lives, over many steps whose batches change in shape.
 
 Each contestant takes the same steps twice: with the allocator as it comes, and with settings under which resident
-memory is what lives. Both count the peak of each step above a process that has taken a few small ones.
+memory is what lives. Both count the peak of each step above a process that has taken a few small ones, and the first
+how often the system had to bring pages. ``actnn run actnn bench fragmentation`` measures with actnn's allocator.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from actnn.bench import tables
 from actnn.bench.arguments import add_recording, add_training, parser_of, size, task_of
 from actnn.console.arguments import at_least
+from actnn.kernels.native import preload
 from actnn.measuring import processes, runs
 from actnn.measuring.memory import MALLOC_SETTINGS, reset_peak, resident
 from actnn.measuring.processes import Told
@@ -48,7 +53,7 @@ def measure_all(arguments: Namespace) -> None:
     """Measure each contestant; each is a run of its own."""
     task = task_of(arguments, batch=arguments.batch)
     planned = [
-        {"benchmark": "fragmentation"} | task.run_of(name) | {"steps": arguments.steps}
+        {"benchmark": "fragmentation"} | task.run_of(name) | {"steps": arguments.steps, "allocator": allocator()}
         for name in arguments.contestants
     ]
     records = runs.carry_out(
@@ -64,16 +69,24 @@ def measure_all(arguments: Namespace) -> None:
         print(json.dumps(record))
 
 
+def allocator() -> str:
+    """Return what allocates large blocks here, and in processes that are started from here."""
+    return tables.C_LIBRARY if preload.counts() is None else "actnn"
+
+
 def measured(task: Task, group: Group, told: Told) -> dict[str, Any]:
     """Return the peaks of one contestant's steps, resident and alive, and their ratios."""
     (run,) = group
     settings = {"task": task.settings, "contestant": run["contestant"], "steps": run["steps"]}
     live, held = (
-        processes.call(f"{__name__}:peaks", settings, environment=environment, told=told)["bytes"]
-        for environment in (MALLOC_SETTINGS, {})
+        processes.call(f"{__name__}:peaks", settings, environment=environment, told=told)
+        # what lives is counted with the C library's allocator in any case
+        for environment in (preload.without(os.environ) | MALLOC_SETTINGS, {})
     )
+    faults, live, held = held["faults"], live["bytes"], held["bytes"]
     half = len(live) // 2
     return {
+        "faults": faults,
         "live_bytes": live,
         "resident_bytes": held,
         "ratio": round(max(held) / max(live), 3),
@@ -89,13 +102,17 @@ def peaks(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
         trained.step(keep_gradients=True)
     before = resident("VmRSS")
     found = []
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for shape in shapes(task, settings["steps"]):
         reset_peak()
         trained.load(shaped(task, *shape))
         trained.step(keep_gradients=True)
         found.append(resident("VmHWM") - before)
         tell(1)
-    return {"bytes": found}
+    return {
+        "bytes": found,
+        "faults": resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults,
+    }
 
 
 def shapes(task: Task, steps: int) -> list[tuple[int, int, int]]:

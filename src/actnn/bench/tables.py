@@ -29,6 +29,8 @@ Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
 # growth of memory below this is nothing but what the system rounds
 LEAST_GROWTH = 2**20
+# what allocates where nobody says otherwise
+C_LIBRARY = "C library"
 OTHER_WAYS = (CHECKPOINT, "**actnn swap**")
 # variants that stand beside the model, not beside the contestant
 ELSEWHERE = ("channels_last", "optimizer")
@@ -369,18 +371,24 @@ def maxmodel(records: Sequence[Record]) -> Table:
 
 def fragmentation(records: Sequence[Record]) -> Table:
     """Return the table of ``bench fragmentation``: one row a contestant."""
-    newest = {(model_of(record), record["batch"], record["size"], trainer(record)): record for record in records}
-    heading = ["model, batch, size up to", "training", "most alive", "most resident", "resident ÷ alive", "last half"]
+    newest = {
+        (model_of(record), record["batch"], record["size"], trainer(record), record.get("allocator", C_LIBRARY)): record
+        for record in records
+    }
+    heading = ["model, batch, size up to", "training", "allocator"]
+    heading += ["most alive", "most resident", "resident ÷ alive", "last half", "page faults"]
     return heading, [
         [
             f"{model}, {batch}, {size}",
             name,
+            allocator,
             f"{max(record['live_bytes']) / 1e6:.0f} MB",
             f"{max(record['resident_bytes']) / 1e6:.0f} MB",
             f"{record['ratio']:.2f}",
             f"{record['ratio_of_last_half']:.2f}",
+            f"{record['faults']:,}" if "faults" in record else NOTHING,
         ]
-        for (model, batch, size, name), record in newest.items()
+        for (model, batch, size, name, allocator), record in newest.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``actnn doctor | demo | train | profile | bench …``, each imported only when it is called."""
+"""The command line: ``actnn doctor | demo | train | profile | run | bench …``, each imported only when it is called."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ COMMANDS = {
     "demo": Command("actnn.cli.demo:main", "train a small ResNet exactly and compressed, and compare the two"),
     "train": Command("actnn.cli.train:main", "train for a task, with checkpoints that resume exactly"),
     "profile": Command("actnn.cli.profile:main", "show where the memory of a training step goes, layer by layer"),
+    "run": Command("actnn.cli.run:main", "run a command with an allocator that keeps memory in order"),
     "bench kernels": Command("actnn.bench.kernels:main", "time the kernels against memcpy and memset"),
     "bench variance": Command("actnn.bench.variance:main", "measure the noise that codes add to a gradient"),
     "bench noise": Command("actnn.bench.noise:main", "hold the noise of many models against their sampling noise"),
@@ -89,14 +90,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def flushed(arguments: Sequence[str]) -> int:
     """Run one command and write out what it printed."""
     try:
-        return run(arguments)
+        return carry_out(arguments)
     finally:
         # as Python ends, a failure could not be handled any more
         if sys.stdout is not None:
             sys.stdout.flush()
 
 
-def run(arguments: Sequence[str]) -> int:
+def carry_out(arguments: Sequence[str]) -> int:
     """Run one command; an error of actnn is one line."""
     name = called(arguments)
     if name is None:

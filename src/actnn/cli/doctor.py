@@ -17,7 +17,9 @@ import numpy as np
 from actnn import __version__, kernels
 from actnn.bench.agreement import DisagreementError, check_agreement
 from actnn.console.arguments import parser_with_example
+from actnn.errors import UnsupportedError
 from actnn.format import TWO_SIDED, Rounding, derive_key, uniform_layout
+from actnn.kernels.native import preload
 from actnn.kernels.numpy_arrays import NumpyArrays
 from actnn.measuring.machine import processor
 
@@ -66,6 +68,7 @@ def findings() -> Iterator[tuple[str, str]]:
     yield "library", status.library or "none"
     yield "instructions", status.simd
     yield "threads", f"{status.threads} for the kernels, {available_cores()} available to this process"
+    yield "large blocks", allocator()
     yield "processor", processor()
     yield "self check", self_check(status)
 
@@ -80,6 +83,17 @@ def framework_state(framework: str) -> str:
         return child.stdout.splitlines()[-1]
     reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
     return f"installed, but cannot be imported: {reason}"
+
+
+def allocator() -> str:
+    """Tell what allocates large blocks in this process."""
+    if preload.counts() is not None:
+        return "actnn's allocator, which keeps what is resident near what lives"
+    try:
+        preload.library()
+    except UnsupportedError as problem:
+        return f"the C library ({problem})"
+    return "the C library (with `actnn run COMMAND …` actnn's allocator, which keeps what is resident near what lives)"
 
 
 def available_cores() -> int:

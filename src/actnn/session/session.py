@@ -14,6 +14,7 @@ from actnn.errors import ConfigError, SessionError
 from actnn.format import derive_key
 from actnn.kernels import heap
 from actnn.kernels.contract import Key
+from actnn.kernels.native import preload
 from actnn.planning.planner import Planner
 from actnn.planning.samples import Indices
 from actnn.session.report import Report, Row
@@ -222,6 +223,7 @@ class Session:
         self.over = False
         self._noise = None
         self._trim()
+        self.work_ends()
         self.backward_noted = False
         if self.backward_seen:
             self.tags.clear()
@@ -274,6 +276,14 @@ class Session:
             of_sites = sum(max(0, account.kept_bytes - account.swapped_bytes) for account in accounts)
             self.planner.budget.other_bytes = max(0, nbytes - of_sites)
             self.planner.budget.measuring = False
+
+    def work_ends(self) -> None:
+        """Let the system have what a step took and freed, where memory counts and the allocator keeps that.
+
+        Called as a step begins, and where it can be as a backward ends: what is freed between is taken again.
+        """
+        if self.policy.arena:
+            preload.begin_step()
 
     def _trim(self) -> None:
         """Let the system have what the process freed, where that is more than the settings allow."""

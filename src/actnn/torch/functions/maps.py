@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,7 +101,7 @@ class Convolution:
         return found
 
     def may_overwrite(self, parts: Sequence[range] | None) -> bool:
-        """Tell whether a result may take the place of what it is made of: its parts are read before they are written."""
+        """Tell whether a result may take the place of what it is made of: its parts are read before that is written."""
         if not self._keeps_shape:
             return False
         return self.stripes.apart if self.stripes is not None else parts is not None and len(parts) > 1
@@ -222,15 +223,21 @@ class ConvolutionFunction(KeepingFunction):
             if stripes is not None:
                 grad_x = stripes.input_gradient(grad, weight, place)
             else:
-                grad_x = in_pieces(parts, lambda part: convolution.input_gradient(samples_of(grad, part), weight), place)
+                compute = partial(ConvolutionFunction.part_of_gradient, convolution, grad, weight)
+                grad_x = in_pieces(parts, compute, place)
             note_waiting(ctx, grad_x)
             return grad_x
         if stripes is not None:
             stripes.input_gradient(grad, weight, total, add=True)
             return None
         for part in parts:
-            samples_of(total, part).add_(convolution.input_gradient(samples_of(grad, part), weight))
+            samples_of(total, part).add_(ConvolutionFunction.part_of_gradient(convolution, grad, weight, part))
         return None
+
+    @staticmethod
+    def part_of_gradient(convolution: Convolution, grad: Tensor, weight: Tensor, part: range) -> Tensor:
+        """Return the gradient of some samples of the input."""
+        return convolution.input_gradient(samples_of(grad, part), weight)
 
 
 class LinearFunction(KeepingFunction):

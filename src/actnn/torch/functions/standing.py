@@ -1,13 +1,13 @@
 """Gradients of large weights, a few rows at a time, added to what the weight has from earlier steps.
 
 NOTE [Standing gradients]
-1. Where ``weight.grad`` stands, as between the parts of a large batch and after ``zero_grad(set_to_none=False)``, torch
-   makes the whole of a new gradient and then adds it there. That of a classifier or of a language model's head is by far
-   the largest tensor of a step. So a large one is made by rows, and each piece is added and gone before the next.
+1. Where ``weight.grad`` stands, as between the parts of a large batch and after ``zero_grad(set_to_none=False)``,
+   torch makes the whole of a new gradient and then adds it there. That of a classifier or of a language model's head
+   is the largest tensor of a step. So a large one is made by rows, and each piece is added and gone before the next.
 2. Autograd then receives none for the weight. That is the same to it only where it would have added the gradient to
-   ``weight.grad`` itself and nobody would have seen it before: the backward runs into the leaf (no ``autograd.grad``), and
-   the weight has no hooks. What hooks of the leaf's node in the graph receive nothing tells; those that run behind it, as
-   the ones of data parallel training, find ``weight.grad`` as ever.
+   ``weight.grad`` itself and nobody would have seen it before: the backward runs into the leaf (no ``autograd.grad``),
+   and the weight has no hooks. Those of the leaf's node in the graph nothing tells: one that runs before it receives no
+   gradient, one that runs behind it, as in data parallel training, finds ``weight.grad`` as ever.
 3. Elsewhere the same pieces become one gradient, so that no bit depends on where they go. Only of a weight with several
    readers (tied ones) the gradients of one backward are then added in another order.
 """
@@ -32,7 +32,7 @@ def large(weight: Tensor) -> bool:
 
 
 def gradient_by_rows(ctx: Any, place: int, weight: Tensor, compute: Callable[[slice], Tensor]) -> Tensor | None:
-    """Return the gradient of a weight, the input of a function at ``place``; None where it was added to the standing one.
+    """Return the gradient of a weight, the input of a function at ``place``; None where it was added to what stands.
 
     ``compute`` returns that of some rows.
     """
@@ -63,9 +63,9 @@ def standing(ctx: Any, place: int) -> Tensor | None:
     node = ctx.next_functions[place][0]
     # by the graph: hooks of what is saved may hand back a copy of the weight
     leaf = getattr(node, "variable", None)
-    total = None if leaf is None else leaf.grad
-    if total is None or not ctx.site.session.policy.overwrite:
+    if leaf is None or not ctx.site.session.policy.overwrite:
         return None
+    total = leaf.grad
     if type(total) is not Tensor or total.layout is not torch.strided or total.requires_grad:
         return None
     if leaf._backward_hooks or leaf._post_accumulate_grad_hooks or evaluated_elsewhere():
