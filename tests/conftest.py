@@ -99,6 +99,14 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 @pytest.fixture(autouse=True)
+def whatever_is_put_leaves_memory(monkeypatch):
+    """Let stores write at once: what small networks keep would never leave memory."""
+    from actnn.stores import store
+
+    monkeypatch.setattr(store, "IDLE_BYTES", 0)
+
+
+@pytest.fixture(autouse=True)
 def settings_are_reset():
     """Give every test the default settings, and undo what it sets."""
     import actnn

@@ -21,6 +21,8 @@ from actnn.stores.slabs import Slabs
 LEAST_BYTES = 4096
 # what may wait in memory, to be written or read ahead
 BUFFER_BYTES = 16 * 2**20
+# what may wait and not be written yet: backward asks for the last codes first, and a small step has no others
+IDLE_BYTES = BUFFER_BYTES // 2
 TICKET = "int64"
 # numbers of what went from an accelerator to the host begin here
 OFFLOADED = 1 << 62
@@ -93,7 +95,8 @@ class Swap(Memory):
     def __init__(self, directory: str | None, most_bytes: int | None, slabs: Slabs | None = None) -> None:
         super().__init__(slabs)
         allocate = plain if slabs is None else slabs.take
-        self._store = SwapStore(None if directory is None else Path(directory), most_bytes, BUFFER_BYTES, allocate)
+        place = None if directory is None else Path(directory)
+        self._store = SwapStore(place, most_bytes, BUFFER_BYTES, allocate, IDLE_BYTES)
         self._offload = Offload(BUFFER_BYTES)
 
     def put(self, arrays: Arrays, buffer: Array, kept: Callable[[int], None] | None = None) -> Array:

@@ -25,11 +25,11 @@ class Engine:
     Methods whose name begins with ``_locked`` are called by those who hold the lock.
     """
 
-    def __init__(self, file: SwapFile, buffer_bytes: int, first: int = 0) -> None:
+    def __init__(self, file: SwapFile, buffer_bytes: int, idle_bytes: int, first: int = 0) -> None:
         self.process = os.getpid()
         self._file = file
         self._bound = buffer_bytes
-        self._ledger = Ledger(file.places, buffer_bytes, first)
+        self._ledger = Ledger(file.places, buffer_bytes, idle_bytes, first)
         self._changed = threading.Condition(threading.Lock())
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._released: SimpleQueue[int] = SimpleQueue()
@@ -45,7 +45,7 @@ class Engine:
         """Return what a child process continues with (rule 3): an empty file, and what the parent had in memory."""
         # closes the descriptor of this process; the parent has its own
         self._file.close()
-        heir = Engine(self._file.renewed(), self._bound, first=self._ledger.next)
+        heir = Engine(self._file.renewed(), self._bound, self._ledger.idle_bytes, first=self._ledger.next)
         for number, data in self._ledger.entries.in_memory():
             heir._ledger.inherit(number, data)
         heir._stopping = heir._closed = self._stopping
@@ -243,7 +243,7 @@ class Engine:
                 self._file.close()
                 counts, first = self._ledger.counts, self._ledger.next
                 self._file = self._file.renewed()
-                self._ledger = Ledger(self._file.places, self._bound, first)
+                self._ledger = Ledger(self._file.places, self._bound, self._ledger.idle_bytes, first)
                 self._ledger.counts = counts
             self._changed.notify_all()
 
@@ -269,7 +269,10 @@ class Engine:
 
     def _locked_has_no_room(self, size: int) -> bool:
         waiting = self._ledger.waiting_bytes
-        return waiting > 0 and waiting + size > self._bound and self._serving and not self._stopping
+        # of less nothing is written
+        return (
+            waiting > self._ledger.idle_bytes and waiting + size > self._bound and self._serving and not self._stopping
+        )
 
     def _locked_settle(self) -> None:
         """Forget what was released since somebody last held the lock (rule 2)."""

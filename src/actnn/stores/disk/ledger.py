@@ -31,11 +31,13 @@ class Ledger:
     may be released meanwhile, and its place is free once ``written`` or ``read`` was called.
     """
 
-    def __init__(self, places: Places, buffer_bytes: int, first: int = 0) -> None:
+    def __init__(self, places: Places, buffer_bytes: int, idle_bytes: int = 0, first: int = 0) -> None:
         self.counts = Counts()
         self.entries = Entries()
         self.fetched = Fetched(buffer_bytes)
         self.waiting_bytes = 0
+        # so much may wait and is not written yet: what came last is asked for first, and may never have to leave
+        self.idle_bytes = idle_bytes
         self.kept_bytes = 0
         self.writes = True
         self.fault: str | None = None
@@ -70,6 +72,8 @@ class Ledger:
 
     def next_write(self) -> Entry | None:
         """Return the entry to write now, or None."""
+        if self.waiting_bytes <= self.idle_bytes:
+            return None
         entry = next(iter(self._waiting.values()), None)
         if entry is not None:
             entry.phase = Phase.WRITING

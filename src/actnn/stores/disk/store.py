@@ -50,7 +50,7 @@ class SwapStore:
     """Buffers that leave memory for a file in the background, and are read ahead when they are asked for in reverse.
 
     Up to ``buffer_bytes`` wait to be written, beyond which ``put`` waits, and as much is held of what was read back, in
-    memory that ``allocate`` gives.
+    memory that ``allocate`` gives. Nothing is written before more than ``idle_bytes`` wait.
     ``directory`` is best on a fast local disk; the default is the system's directory for temporary files, which on some
     systems lies in memory. What does not fit into ``most_bytes`` stays in memory. Safe to use from many threads.
     A child process starts with an empty file, and with what its parent had in memory.
@@ -66,13 +66,15 @@ class SwapStore:
         most_bytes: int | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         allocate: Allocate = plain,
+        idle_bytes: int = 0,
     ) -> None:
         if most_bytes is not None:
             check_bytes("most_bytes", most_bytes, least=0)
         check_bytes("buffer_bytes", buffer_bytes, least=1)
+        check_bytes("idle_bytes", idle_bytes, least=0)
         if directory is not None:
             check_directory(directory)
-        self._engine = Engine(SwapFile(directory, most_bytes, allocate), buffer_bytes)
+        self._engine = Engine(SwapFile(directory, most_bytes, allocate), buffer_bytes, idle_bytes)
         self._heirs: dict[int, Engine] = {}
         self._end = weakref.finalize(self, self._engine.stop)
 
