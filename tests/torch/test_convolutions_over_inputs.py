@@ -112,6 +112,14 @@ def test_what_is_known_of_an_input_is_not_taken_for_its_output():
     both(network, images(), steps=4)
 
 
+def test_an_output_of_another_precision_has_memory_of_its_own():
+    def run(model, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return step(model, x)
+
+    both(chain(), images(), steps=4, run=run)
+
+
 def test_the_order_of_channels_last_stays(written):
     network = chain(nn.BatchNorm2d(CHANNELS), nn.ReLU()).to(memory_format=torch.channels_last)
     both(network, images().contiguous(memory_format=torch.channels_last), steps=4)

@@ -104,6 +104,9 @@ class ForwardConvolution(CompressedConvolution):
         convolution: Convolution | None = self.site.plans.get(ARRAYS.form(x))
         if convolution is None or not convolution.may_overwrite(convolution.forward_parts):
             return False
+        # the output may have another precision than the input
+        if torch.is_autocast_enabled(x.device.type):
+            return False
         planner = self.site.session.planner
         return convolution.batched and not (planner.traces and planner.wants_transfer(self.site))
 
