@@ -67,7 +67,7 @@ class Convolution:
         # None where that is one
         parts = self.parts(x.element_size(), backward=False)
         self.forward_parts = parts if len(parts) > 1 else None
-        self._keeps_shape = tuple(x.shape[1:]) == (self.outputs, *self.space) and self.order.dense(x)
+        self.keeps_shape = tuple(x.shape[1:]) == (self.outputs, *self.space) and self.order.dense(x)
         self.small = ARRAYS.nbytes(x) <= SMALL_BYTES and site.session.policy.pipeline_threshold is None
         self.coefficient = convolution_coefficient(
             tuple(x.shape[2:]), self.space, self.kernel, *fixed[:3], self.groups, self.transposed
@@ -102,7 +102,7 @@ class Convolution:
 
     def may_overwrite(self, parts: Sequence[range] | None) -> bool:
         """Tell whether a result may take the place of what it is made of: its parts are read before that is written."""
-        if not self._keeps_shape:
+        if not self.keeps_shape:
             return False
         return self.stripes.apart if self.stripes is not None else parts is not None and len(parts) > 1
 
@@ -181,7 +181,7 @@ class ConvolutionFunction(KeepingFunction):
         if weight.dtype != grad.dtype:
             weight = weight.to(grad.dtype)
         parts = convolution.backward_parts(grad.element_size())
-        over = convolution.may_overwrite(parts) and owned(ctx, grad, sys.getrefcount(grad))
+        over = convolution.keeps_shape and convolution.may_overwrite(parts) and owned(ctx, grad, sys.getrefcount(grad))
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
             x = ctx.reading.whole(ctx.site, saved, grad)
