@@ -121,6 +121,19 @@ def test_a_sum_with_a_factor_is_not_taken_for_a_plain_one():
 
 
 @pytest.mark.usefixtures("tiny_parts")
+def test_nothing_is_added_to_a_gradient_that_another_branch_has_yet_to_receive():
+    class Forked(Residual):
+        def forward(self, x):
+            x = self.stem(x)
+            one, other = self.first(x), self.second(x)
+            # its convolution runs backward before the other branch does, when both still have the gradient of the sum
+            beside = self.side(one)
+            return self.relu(one + other) + beside
+
+    both(Forked(), images())
+
+
+@pytest.mark.usefixtures("tiny_parts")
 def test_nothing_of_a_step_stays_behind(added):
     model = compressed(Residual(), overwrite=True)
     for _ in range(2):
