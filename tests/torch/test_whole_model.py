@@ -206,6 +206,32 @@ def test_a_model_that_is_computed_anew_keeps_its_input_only():
     assert ours.report().whole is None
 
 
+class Anew(nn.Module):
+    """Computes its parts anew in backward, and takes its input by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(3))
+
+    def forward(self, *, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = checkpoint(part, x, use_reentrant=False)
+        return x
+
+
+def test_a_model_that_trains_past_its_wrapper_is_held_against_what_its_plain_forward_keeps():
+    """As one of Hugging Face's that its Trainer computes anew: codes of what is computed anew are no saving."""
+    plain = Anew()
+    exact = counted(plain, lambda: plain(x=torch.randn(256, 64)))
+    ours = actnn.QModule(plain)
+    for _ in range(4):
+        plain(x=torch.randn(256, 64)).square().mean().backward()
+    whole = ours.report().whole
+    assert not whole.estimated
+    assert whole.exact_bytes == pytest.approx(exact, rel=NEAR)
+    assert {part.reason for part in whole.parts} == {"checkpointing keeps it, to compute anew what follows"}
+
+
 def test_what_a_call_was_given_that_cannot_be_made_again_leaves_an_estimate():
     class Odd(Mixed):
         def forward(self, x: Any) -> Tensor:

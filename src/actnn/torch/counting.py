@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
@@ -36,6 +37,7 @@ from actnn.torch.memory import KeptBytes, address, has_memory, whole_bytes
 FIRST_STEPS = 3
 # numbers of an operation of ours that are fewer bytes than this count with its code
 STATISTICS_BYTES = 16 * 2**10
+COMPUTED_ANEW = "checkpointing keeps it, to compute anew what follows"
 BESIDE_A_CODE = "an operation with codes needs it exactly: weights that were computed, or statistics of rows"
 OWN = tuple(str(Path(__file__).parents[1] / folder) for folder in ("torch", "operations"))
 # the files of hooks, and those between an operation of ours and the hooks on what it saves
@@ -63,6 +65,7 @@ class Saver(NamedTuple):
     module: nn.Module | None
     function: Any
     ours: bool
+    checkpoints: bool
 
 
 def saver() -> Saver:
@@ -71,12 +74,13 @@ def saver() -> Saver:
     while frame.f_code.co_filename in BETWEEN:
         frame = frame.f_back
     ours = frame.f_code.co_filename.startswith(OWN) and frame.f_code is not DOOR
+    checkpoints = frame.f_code.co_filename == torch.utils.checkpoint.__file__
     function = None
     while frame is not None and frame.f_code is not MODULE_CALL:
         if frame.f_code is DOOR and function is None:
             function = frame.f_locals["function"]
         frame = frame.f_back
-    return Saver(None if frame is None else frame.f_locals["self"], function, ours)
+    return Saver(None if frame is None else frame.f_locals["self"], function, ours, checkpoints)
 
 
 class Count(KeptBytes):
@@ -114,6 +118,8 @@ class Count(KeptBytes):
         return Part(name, kind, function, self._reason(name, who, function))
 
     def _reason(self, name: str, who: Saver, function: str) -> str:
+        if who.checkpoints:
+            return COMPUTED_ANEW
         left = {layer: reason for layer, _, reason in self._door.session.left_exact}
         if name in left:
             return left[name]

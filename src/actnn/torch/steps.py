@@ -21,11 +21,15 @@ CLOSE = 0.01
 
 
 class Counted:
-    """What was counted in one step: kept in all, as codes and by parts; what exact training keeps is found later."""
+    """What was counted in one step: kept in all, as codes and by parts; what exact training keeps is found later.
 
-    def __init__(self, kept: Count, step: int, elements: int, example: Example | None) -> None:
+    ``elements`` is how many numbers the whole step coded, known once it is over: backwards may compute parts anew.
+    """
+
+    def __init__(self, kept: Count, step: int, example: Example | None) -> None:
         self.kept_bytes, self.coded_bytes, self.parts = kept.total, kept.coded_bytes, kept.parts
-        self.step, self.elements, self.example = step, elements, example
+        self.step, self.example = step, example
+        self.elements: int | None = None
         self.exact_bytes: int | None = None
 
 
@@ -80,7 +84,12 @@ class TorchSteps(Steps):
 
     def counted(self, kept: Any) -> None:
         """Take what was counted in this step."""
-        self._counted = Counted(kept, self.begun, self.session.coded_elements, self._example)
+        self._counted = Counted(kept, self.begun, self._example)
+
+    def _begin(self) -> None:
+        if self._counted is not None and self._counted.elements is None:
+            self._counted.elements = self.session.coded_elements
+        super()._begin()
 
     def whole(self) -> Whole | None:
         """Return what autograd keeps of the whole model; None where that was not counted."""

@@ -150,9 +150,23 @@ class Opens:
     def __init__(self, door: Door, name: str, exact: bool) -> None:
         self.door, self.name, self.exact = door, name, exact
 
-    def __call__(self, module: nn.Module, arguments: Any) -> None:
+    def __call__(self, module: nn.Module, arguments: Any, options: Any = None) -> None:
         if not (traced() or any(map(symbolic, arguments))):
-            self.door.enter(module, self.name, self.exact)
+            self.open(module, arguments, options)
+
+    def open(self, module: nn.Module, arguments: Any, options: Any) -> None:
+        """Open the door; a hook is told options where it was registered for them."""
+        self.door.enter(module, self.name, self.exact)
+
+
+class OpensModel(Opens):
+    """The same before the whole model runs, whose wrapper nobody may have called: what it takes is noted."""
+
+    def open(self, module: nn.Module, arguments: Any, options: Any) -> None:
+        """Open the door, and note what the outermost call takes."""
+        super().open(module, arguments, options)
+        if len(self.door.frames) == 1:
+            self.door.steps.takes(arguments, options)
 
 
 class Closes:
@@ -205,7 +219,9 @@ def install(door: Door, modules: Iterable[tuple[str, nn.Module, bool]]) -> list[
             module.__dict__["forward"] = within = Within(door, module, name, exact)
             handles.append((module, within))
             continue
-        handles.append((module, module.register_forward_pre_hook(Opens(door, name, exact), prepend=True)))
+        whole = module is door.steps.model
+        opens = (OpensModel if whole else Opens)(door, name, exact)
+        handles.append((module, module.register_forward_pre_hook(opens, prepend=True, with_kwargs=whole)))
         handles.append((module, module.register_forward_hook(Closes(door), always_call=True)))
     return handles
 
