@@ -9,6 +9,7 @@ import pytest
 from actnn.console import extras
 from actnn.errors import ConfigError, UnsupportedError
 from actnn.workloads import models, resnets
+from actnn.workloads.batch import Batch
 from actnn.workloads.checkpointing import checkpointed
 
 torch = pytest.importorskip("torch")
@@ -166,3 +167,9 @@ def test_a_package_that_does_not_import_is_said_with_what_to_install(monkeypatch
 def test_a_model_without_blocks_cannot_be_checkpointed():
     with pytest.raises(UnsupportedError, match="cannot be cut"):
         checkpointed(torch.nn.Linear(2, 2))
+
+
+def test_a_model_of_fewer_classes_than_labels_says_how_to_make_it_of_more():
+    batch = Batch((torch.randn(4, 3),), {}, torch.tensor([0, 9, 1, 2]))
+    with pytest.raises(ConfigError, match=r"the model tells 5 classes apart.*an argument named classes"):
+        batch.loss(torch.nn.Linear(3, 5)(*batch.given))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actnn.errors import ConfigError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -31,9 +33,15 @@ class Batch(NamedTuple):
             own: Tensor = outputs.loss
             return own
         first, *others = outputs if isinstance(outputs, tuple) else (outputs,)
-        loss = functional.cross_entropy(first, self.labels)
-        for other in others:
-            loss = loss + AUXILIARY * functional.cross_entropy(other, self.labels)
+        try:
+            loss = functional.cross_entropy(first, self.labels)
+            for other in others:
+                loss = loss + AUXILIARY * functional.cross_entropy(other, self.labels)
+        except IndexError as problem:
+            raise ConfigError(
+                f"the model tells {first.shape[1]} classes apart, and there are labels of more: let the function that "
+                "makes it take an argument named classes."
+            ) from problem
         return loss
 
     @property
