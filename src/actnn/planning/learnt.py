@@ -1,4 +1,4 @@
-"""What training tells of one place that makes codes, and what it may spend of the budget."""
+"""What training tells of one site, and what it may spend of the budget."""
 
 from __future__ import annotations
 
