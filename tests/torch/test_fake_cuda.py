@@ -20,21 +20,26 @@ pytestmark = [
 
 
 class Bar(NamedTuple):
-    """What the last of so many steps may launch, and the most memory that any of them may take in GiB."""
+    """What so many steps may launch, and the most memory that any of them may take in GiB.
+
+    ``launches`` holds for the last; for the others too, but where something is measured in the first steps alone.
+    """
 
     case: str
     launches: int
     peak: float
     up: int = 0
+    alike: bool = True
 
     def problems(self, steps: list[dict]) -> list[str]:
         """Return what steps did that they must not."""
         last, peak = steps[-1], max(step["peak_gib"] for step in steps)
+        launches = max(step["launches"] for step in (steps if self.alike else [last]))
         found = []
         if peak > self.peak:
             found.append(f"{self.case} takes {peak} GiB: expected at most {self.peak}")
-        if last["launches"] > self.launches:
-            found.append(f"{self.case} launches {last['launches']} kernels: expected at most {self.launches}")
+        if launches > self.launches:
+            found.append(f"{self.case} launches {launches} kernels: expected at most {self.launches}")
         copies, most = (
             max(step["out"] for step in steps),
             MOST_COPIES.get(self.case.split(":")[1], copies_of_codes(steps)),
@@ -55,15 +60,16 @@ RESNET = [
     Bar("resnet50:L3:64:224:5", 2100, 1.05),
     Bar("resnet50:L4:64:224:2", 2100, 1.0, up=1),
 ]
-BUDGET = [Bar("resnet18:L3:8:64:4:8MB", 800, 0.2, up=1)]
+BUDGET = [Bar("resnet18:L3:8:64:4:8MB", 800, 0.2, up=1, alike=False)]
 TRANSFORMER = [
-    Bar("vit_small_patch16_224:L3:16:224:3", 2500, 0.45),
     # in its first steps attention is measured
+    Bar("vit_small_patch16_224:L3:16:224:3", 2500, 0.45, alike=False),
     Bar("vit_small_patch16_224+bfloat16:L4:16:224:1", 8500, 0.25, up=3),
 ]
 # half the bytes of exact training, and so half of what may be taken
 HALF = [
-    Bar("resnet50+bfloat16:L3:64:224:3", 2100, 0.62),
+    # the first step also widens what it measures
+    Bar("resnet50+bfloat16:L3:64:224:3", 2100, 0.62, alike=False),
     Bar("resnet50+float16+channels_last:L2:64:224:2", 1900, 0.8),
 ]
 
