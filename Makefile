@@ -44,10 +44,10 @@ test-python: export OMP_WAIT_POLICY := passive
 test-python: $(VENV)/test-installed
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# All that `make test` tries a share of: kernels of accelerators, interpreted and compiled; takes half an hour.
+# All of what `make test` tries a few cases of: kernels of accelerators, interpreted and compiled; takes half an hour.
 test-triton: $(VENV)/test-installed
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest --numprocesses auto tests/kernels
-	ACTNN_TRITON_SHARE=1 $(BIN)/python -m pytest --numprocesses auto tests/kernels/test_triton_compiled.py
+	ACTNN_TRITON_TESTS=all $(BIN)/python -m pytest --numprocesses auto tests/kernels/test_triton_compiled.py
 
 # For work on the sources: builds the library into src, so that PYTHONPATH=src runs without an install.
 native: $(VENV)/build-tools

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from zlib import crc32
+from collections import defaultdict
 
 import numpy as np
 import pytest
 from code_cases import BACKENDS, INTERPRETED, NATIVE_BACKENDS, backend_named
+from covering import covering, traits
 from hypothesis import settings
 
 # what an interpreter takes too long for, and what is about threads and instruction sets of a compiled library
@@ -15,8 +16,10 @@ NOT_INTERPRETED = (
     *("threads", "few_million", "many_groups", "many groups", "many_samples", "many_elements", "copy"),
     "of_few_values_is_unbiased",
 )
-# what takes it seconds for each row: a share has one that is quick
+# what takes it seconds for each row: of few there is one that is quick
 ROW_BY_ROW, QUICK = "test_row_norm_kernels.py::test_a_backward", "one row a sample"
+# whether a process interprets not all tests, but of each file few in which every test and every parameter occur
+FEW = os.environ.get("ACTNN_TRITON_TESTS", "all") == "few"
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
@@ -32,24 +35,36 @@ def native(request):
 
 
 if INTERPRETED:
+    from quick_interpreter import quicken
+
+    quicken()
     settings.register_profile("interpreted", max_examples=4, deadline=None)
     settings.load_profile("interpreted")
 
 
 def pytest_collection_modifyitems(config, items):
-    """In a process that interprets Triton, leave its backend's tests, or one in ACTNN_TRITON_SHARE of them."""
+    """In a process that interprets Triton, leave its backend's tests, or few of them."""
     if not INTERPRETED:
         return
-    share = int(os.environ.get("ACTNN_TRITON_SHARE", "1"))
-    left, out = [], []
-    for item in items:
-        fits = {"native", "backend", "interpreted"} & set(item.fixturenames)
-        slow = any(word in item.name for word in NOT_INTERPRETED)
-        slow |= share > 1 and ROW_BY_ROW in item.nodeid and QUICK not in item.name
-        chosen = crc32(item.nodeid.rpartition("/")[2].encode()) % share == 0
-        (left if fits and not slow and chosen else out).append(item)
-    config.hook.pytest_deselected(items=out)
+    left = [item for item in items if is_interpreted(item)]
+    if FEW:
+        cases = defaultdict(dict)
+        for item in left:
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            cases[item.path][item.nodeid] = traits(parameters | {"test": item.originalname})
+        few = set().union(*map(covering, cases.values()))
+        left = [item for item in left if item.nodeid in few]
+    kept = set(left)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = left
+
+
+def is_interpreted(item) -> bool:
+    """Tell whether a test is about kernels of Triton, and of those that are interpreted here."""
+    if not {"native", "backend", "interpreted"} & set(item.fixturenames):
+        return False
+    slow = any(word in item.name for word in NOT_INTERPRETED)
+    return not slow and not (FEW and ROW_BY_ROW in item.nodeid and QUICK not in item.name)
 
 
 @pytest.fixture(scope="session")

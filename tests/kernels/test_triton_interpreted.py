@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from code_cases import INTERPRETED
+from covering import covering, traits
 
 HERE = Path(__file__).parent
 FILES = (
@@ -19,16 +20,24 @@ FILES = (
     *("test_decode_function.py", "test_division.py", "test_lossless_codes.py", "test_outputs.py"),
     *("test_pooling_kernels.py", "test_ranges.py", "test_row_norm_kernels.py", "test_triton_tensors.py"),
 )
-# one in so many tests: all of them, by make test-triton, take half an hour
-SHARE = "80"
 
 
+def test_few_cases_have_everything_that_occurs():
+    cases = {f"{word} {number}": traits({"code": (word, number)}) for word in "abc" for number in range(5)}
+    few = covering(cases)
+    assert len(few) == 5
+    assert set().union(*(cases[name] for name in few)) == set().union(*cases.values())
+    assert covering(dict(reversed(cases.items()))) == few
+    assert covering({"alone": traits({})}) == {"alone"}
+
+
+# all tests, by make test-triton, take half an hour
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="this is the process that interprets")
 @pytest.mark.parametrize("half", [0, 1])
-def test_interpreted_kernels_pass_a_share_of_the_tests_of_kernels(half):
+def test_interpreted_kernels_pass_tests_of_kernels_in_which_everything_occurs(half):
     files = [str(HERE / name) for name in FILES[half::2]]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "ACTNN_TRITON_SHARE": SHARE}
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "ACTNN_TRITON_TESTS": "few"}
     for name in [name for name in environment if name.startswith("PYTEST_")]:
         del environment[name]
     command = [

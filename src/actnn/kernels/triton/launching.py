@@ -106,6 +106,8 @@ def form_of(layout: AnyLayout, share: int = 1) -> Form:
 
 def tile_of(family: Family, bits: int, whole: bool, share: int = 1) -> int:
     """Return how many groups a program works on: as many as its registers hold."""
+    if INTERPRETED:
+        return TILE
     # a curve needs twice the registers, and so do samples that end within a group
     tile = TILE // (1 if family.curve is Curve.LINEAR else 2) // (1 if whole else 2)
     both_sides = not family.affine and family.sides > 1
