@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ACTNN_ABI_VERSION 8
+#define ACTNN_ABI_VERSION 9
 
 typedef enum { ACTNN_FLOAT32 = 0, ACTNN_FLOAT16 = 1, ACTNN_BFLOAT16 = 2 } actnn_dtype;
 typedef enum { ACTNN_DITHER = 0, ACTNN_STOCHASTIC = 1, ACTNN_NEAREST = 2 } actnn_rounding;
@@ -237,6 +237,7 @@ typedef struct {
     const float *statistics; /* NULL, or a row each of mean, variance, minimum and maximum, which are then not measured */
     float *saved;            /* a row of inverse deviations, then one of thresholds where the code has sides */
     float *workspace;
+    int64_t *batches;        /* NULL, or a number of batches, which is counted up */
     int32_t gamma_dtype, beta_dtype, mean_dtype, variance_dtype;
     int32_t unbiased;        /* whether the running variance is that of unbiased estimates */
 } actnn_batch_norm;
@@ -260,7 +261,7 @@ ACTNN_API int32_t actnn_batch_norm_forward(const actnn_layout *layout, const act
                                            const actnn_forward *call);
 
 typedef struct {
-    actnn_batch_norm layer; /* beta and the running statistics are not read */
+    actnn_batch_norm layer; /* beta, the running statistics and the number of batches are not read */
     int32_t simd, threads, dtype;
     int32_t rectified;      /* as in actnn_gradient_sums */
     int32_t of_input;       /* the code is one of the input, and the second row of `saved` the mean */

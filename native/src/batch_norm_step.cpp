@@ -60,6 +60,7 @@ void track_all(const actnn_batch_norm &layer, const Statistics &statistics) {
     const double ratio = layer.unbiased ? count / std::max(1.0, count - 1) : 1.0;
     track(layer, statistics.mean, 1.0f, layer.mean_dtype, layer.running_mean);
     track(layer, statistics.variance, static_cast<float>(ratio), layer.variance_dtype, layer.running_variance);
+    if (layer.batches) ++*layer.batches;
 }
 
 // Where the output changes sign, within the range of the normalised input.

@@ -74,11 +74,12 @@ class BatchNorm:
     where they are to be measured. ``saved`` is (rows, channels): the inverse deviations, then the thresholds where the
     code has sides. ``count`` is the number of values of a channel over all processes; where only an accelerator knows
     that, ``share`` is one float32 there: ``count`` over the true number. The running variance is that of ``unbiased``
-    estimates or not.
+    estimates or not. ``batches`` is the number of batches so far, an int64 that is counted up; None where nobody counts.
     """
 
     __slots__ = (
-        *("beta", "channels", "count", "epsilon", "gamma", "momentum", "running", "saved", "share", "statistics"),
+        *("batches", "beta", "channels", "count", "epsilon", "gamma", "momentum", "running", "saved", "share"),
+        "statistics",
         "unbiased",
     )
 
@@ -95,6 +96,7 @@ class BatchNorm:
         saved: Array,
         unbiased: bool = True,
         share: Array | None = None,
+        batches: Array | None = None,
     ) -> None:
         self.channels = channels
         self.epsilon = epsilon
@@ -107,6 +109,7 @@ class BatchNorm:
         self.saved = saved
         self.unbiased = unbiased
         self.share = share
+        self.batches = batches
 
 
 @dataclass(frozen=True)

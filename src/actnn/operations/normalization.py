@@ -44,17 +44,19 @@ class Running(Protocol):
     """The running statistics of a layer, of which ``momentum`` weighs the new values.
 
     ``unbiased`` tells that the variance averaged is that of a sample. ``direct`` tells that kernels can write to
-    ``mean`` and ``variance``.
+    ``mean`` and ``variance``, and to ``batches``, where somebody counts them; ``written`` are all of these.
     """
 
     mean: Array
     variance: Array
+    batches: Array | None
+    written: tuple[Array, ...]
     momentum: float
     unbiased: bool
     direct: bool
 
     def update(self, mean: Array, variance: Array, count: int) -> None:
-        """Average new statistics in, where no kernel did."""
+        """Average new statistics in, and count their batch, where no kernel did."""
 
 
 def batch_norm(
@@ -186,7 +188,7 @@ class Normalizing:
             out = order.flat(y)
         plan.backend.batch_norm(tensors, values, out, layout, parameters, session.key(site), buffer, division)
         if statistics is None and running is not None:
-            tensors.touch((running.mean, running.variance))
+            tensors.touch(running.written)
         saved = buffer if store.keeps_in_place else site.store(tensors, buffer)
         small = FLOAT_BYTES * channels.count
         plan.account(layout, rows * small, self.exact_bytes + 2 * small)
@@ -204,12 +206,13 @@ class Normalizing:
         gamma = None if weight is None else tensors.vector(weight)
         beta = None if bias is None else tensors.vector(bias)
         if statistics is not None or running is None:
-            averages, momentum, unbiased = None, 0.0, True
+            averages, momentum, unbiased, batches = None, 0.0, True, None
         else:
             averages, momentum, unbiased = (running.mean, running.variance), running.momentum, running.unbiased
+            batches = running.batches
         channels = self.plan.order.channels
         return BatchNorm(
-            channels, self.epsilon, count, gamma, beta, averages, momentum, statistics, constants, unbiased
+            channels, self.epsilon, count, gamma, beta, averages, momentum, statistics, constants, unbiased, batches=batches
         )
 
     def _statistics(self, x: Array) -> tuple[Array, int]:

@@ -56,11 +56,11 @@ class Account:
         return account
 
 
-@dataclass(slots=True)
+@dataclass(init=False)
 class Readers:
     """Who read one code: a rectifier reads its sides, and may overwrite what was coded, a map reads its values.
 
-    A smooth function reads values and slopes: its code is ``curved``.
+    A smooth function reads values and slopes: its code is ``curved``. At first nobody has read it.
     """
 
     sides: bool = False
@@ -68,6 +68,13 @@ class Readers:
     # of no account for what is coded
     overwrites: bool = field(default=False, compare=False)
     curved: bool = False
+
+    @classmethod
+    def of(cls, **read: bool) -> Readers:
+        """Return some that have read already."""
+        readers = cls()
+        vars(readers).update(read)
+        return readers
 
 
 class Site(Learnt):
@@ -98,7 +105,7 @@ class Site(Learnt):
         self.step = 0
         self.account = Account()
         # nobody to overwrite anything: for whoever may, a BatchNorm's input would have to be held
-        self.expected = Readers(sides=True, values=True)
+        self.expected = Readers.of(sides=True, values=True)
         self.seen: Readers | None = None
         self._family: Family | None = None
         # the families of codes of any values, and of what a ReLU returns
@@ -189,7 +196,7 @@ class Site(Learnt):
         """
         seen = self.seen
         if seen is None:
-            self.seen = Readers(readers.sides, readers.values, readers.overwrites, readers.curved)
+            self.seen = Readers.of(**vars(readers))
         else:
             seen.sides, seen.values = seen.sides or readers.sides, seen.values or readers.values
             seen.overwrites = seen.overwrites or readers.overwrites

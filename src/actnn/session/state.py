@@ -152,7 +152,7 @@ def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequen
 
 def readers_of(state: Plain) -> Readers:
     """Return the readers of a code; states once did not tell whether a rectifier overwrites what it reads."""
-    return Readers(**{"overwrites": state["sides"], **state})
+    return Readers.of(**{"overwrites": state["sides"], **state})
 
 
 def place_of(transfer: Transfer | None, transfers: list[Transfer]) -> int | None:

@@ -65,7 +65,8 @@ class TorchArrays:
     runtime = staticmethod(own_runtime)
 
     def empty(self, shape: Sequence[int], dtype: str, like: Tensor) -> Tensor:
-        return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
+        # number by number: torch looks twice at a sequence before it takes it for sizes
+        return torch.empty(*shape or ((),), dtype=DTYPES[dtype], device=like.device)
 
     def bytes(self, count: int, like: Tensor) -> Tensor:
         return torch.empty(count, dtype=torch.uint8, device=like.device)
@@ -145,8 +146,8 @@ class TorchArrays:
         return TorchOrder(tuple(x.shape), last, batched)
 
     def form(self, x: Tensor) -> Form:
-        # a view that torch negates or conjugates only when it is read lies where its base does
-        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
+        # a view that torch negates only when it is read lies where its base does
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg()
 
     def same_elements(self, form: Any, other: Any) -> bool:
         return same_elements(form, other)
@@ -189,7 +190,7 @@ class TorchArrays:
 
     def unfilled(self, order: Order, dtype: str, like: Tensor) -> Tensor:
         if not order.channels_last:
-            return like.new_empty(order.shape, dtype=DTYPES[dtype])
+            return like.new_empty(*order.shape or ((),), dtype=DTYPES[dtype])
         form = CHANNELS_LAST[len(order.shape)]
         return torch.empty(order.shape, dtype=DTYPES[dtype], device=like.device, memory_format=form)
 

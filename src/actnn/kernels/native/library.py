@@ -10,7 +10,7 @@ from pathlib import Path
 
 from actnn.errors import FormatError, UnsupportedError
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 # the second by the processor: a library has kernels for the vectors of one
 SIMD = ("scalar", "neon" if platform.machine() in ("aarch64", "arm64") else "avx2")
 FILE_NAMES = ("libactnn_kernels.so", "libactnn_kernels.dylib", "actnn_kernels.dll")

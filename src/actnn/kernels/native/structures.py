@@ -33,8 +33,8 @@ NORMALIZATION = struct.Struct("@5P")
 OUTPUT = struct.Struct("@qq4Pii")
 DIVISION = struct.Struct("@qqPP4diiPPP")
 POOL = struct.Struct("@6q8iii")
-# the layer of both is actnn_batch_norm: 17 members, filled up to a multiple of 8 bytes
-_LAYER = "qqqdd7P5i4x"
+# the layer of both is actnn_batch_norm: 18 members, filled up to a multiple of 8 bytes
+_LAYER = "qqqdd8P5i4x"
 FORWARD = struct.Struct(f"@{_LAYER}3i4IPPP")
 BACKWARD = struct.Struct(f"@{_LAYER}5iPPPPPqP")
 ROWS = struct.Struct("@qqq")
@@ -120,7 +120,7 @@ def layer_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tu
     """Return the members of ``actnn_batch_norm``."""
     pointer, codes, channels = arrays.pointer, arrays.codes, normalization.channels
     gamma, beta, statistics = normalization.gamma, normalization.beta, normalization.statistics
-    mean, variance = normalization.running or (None, None)
+    batches, (mean, variance) = normalization.batches, normalization.running or (None, None)
     return (
         channels.count,
         channels.inner,
@@ -134,6 +134,7 @@ def layer_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tu
         0 if statistics is None else pointer(statistics),
         pointer(normalization.saved),
         workspace,
+        0 if batches is None else pointer(batches),
         0 if gamma is None else codes[gamma.dtype],
         0 if beta is None else codes[beta.dtype],
         0 if mean is None else codes[mean.dtype],

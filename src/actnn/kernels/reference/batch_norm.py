@@ -173,7 +173,9 @@ def forward(
 
 
 def track(arrays: Arrays, normalization: BatchNorm, statistics: Statistics) -> None:
-    """Update the running statistics, where there are some."""
+    """Update the running statistics, and the number of batches, where there are some."""
+    if normalization.batches is not None:
+        normalization.batches += 1
     if normalization.running is None:
         return
     ratio = statistics.count / max(1, statistics.count - 1) if normalization.unbiased else 1.0

@@ -140,6 +140,8 @@ class BatchNormRows(SamplingRows):
                 partial = measured_statistics(self.launch, arrays, values, channels, chunks)
         prepared = arrays.empty((5, channels.count), "float32", values)
         ratio = normalization.count / max(1, normalization.count - 1) if normalization.unbiased else 1.0
+        if normalization.batches is not None:
+            normalization.batches += 1
         self.launch(
             *(arrays, values, prepare_kernel, -(-channels.count // CHANNELS), partial, given),
             *(normalization.gamma, normalization.beta, *(normalization.running or (None, None)), prepared),

@@ -17,11 +17,12 @@ from actnn.paddle.tensors import ARRAYS, FLOATING
 class Running:
     """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
 
-    __slots__ = ("direct", "mean", "momentum", "variance")
-    unbiased = False
+    __slots__ = ("direct", "mean", "momentum", "variance", "written")
+    unbiased, batches = False, None
 
     def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
         self.mean, self.variance, self.momentum = mean.detach(), variance.detach(), momentum
+        self.written = self.mean, self.variance
         alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
         self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
 

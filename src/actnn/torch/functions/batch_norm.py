@@ -167,18 +167,22 @@ class Processes:
 
 
 class Running:
-    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values."""
+    """The running statistics of a BatchNorm, of which ``momentum`` weighs the new values, and the number of batches."""
 
-    __slots__ = ("direct", "mean", "momentum", "variance")
+    __slots__ = ("batches", "direct", "mean", "momentum", "variance", "written")
     unbiased = True
 
-    def __init__(self, mean: Tensor, variance: Tensor, momentum: float) -> None:
-        self.mean, self.variance, self.momentum = mean, variance, momentum
+    def __init__(self, mean: Tensor, variance: Tensor, momentum: float, batches: Tensor | None = None) -> None:
+        self.mean, self.variance, self.momentum, self.batches = mean, variance, momentum, batches
+        self.written = (mean, variance) if batches is None else (mean, variance, batches)
         alike = mean.dtype == variance.dtype and mean.dtype in FLOATING
-        self.direct = alike and mean.is_contiguous() and variance.is_contiguous()
+        counted = batches is None or (batches.dtype == torch.int64 and batches.device == mean.device)
+        self.direct = counted and alike and mean.is_contiguous() and variance.is_contiguous()
 
     def update(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Average new statistics in."""
         unbiased = variance * (count / max(1, count - 1))
         for running, new in ((self.mean, mean), (self.variance, unbiased)):
             running.copy_((1.0 - self.momentum) * running + self.momentum * new)
+        if self.batches is not None:
+            self.batches.add_(1)

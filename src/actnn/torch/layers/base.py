@@ -74,11 +74,6 @@ class Compressed(CompressedLayer):
         layer: Any = self
         return layer.weight, layer.bias
 
-    def buffer(self, name: str) -> Any:
-        """Return a buffer, None where the layer has none."""
-        buffers = self._buffers
-        return buffers[name] if name in buffers else getattr(self, name)
-
     def records(self, x: Tensor) -> bool:
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
         if not (torch.is_grad_enabled() and self.site.compresses) or (type(x) is not Tensor and symbolic(x)):

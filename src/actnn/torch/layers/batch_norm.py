@@ -47,20 +47,13 @@ class CompressedBatchNorm(Compressed):
             return self.fixed(input)
         # before anything else holds the input
         over = overwrites(self, input, sys.getrefcount(input))
-        running = self.running()
         y: Tensor | None = batch_norm(
-            *(ARRAYS, input, None, self.site, self.eps, running, processes, self.exact, normalized),
+            *(ARRAYS, input, None, self.site, self.eps, self.running(), processes, self.exact, normalized),
             self.weight_and_bias(),
             self.check_joined if processes is not None else self.check_input,
             over,
         )
-        if y is None:
-            return self.plainly(input)
-        if running is not None:
-            tracked = self.buffer("num_batches_tracked")
-            if tracked is not None:
-                tracked.add_(1)
-        return y
+        return self.plainly(input) if y is None else y
 
     def fixed(self, x: Tensor) -> Tensor:
         """Return an input normalised by the running statistics, or in evaluation without them by the plain layer."""
@@ -100,24 +93,28 @@ class CompressedBatchNorm(Compressed):
 
     def running(self) -> Running | None:
         """Return the running statistics where this call is to average them as the plain layer does."""
-        buffers = self._buffers
-        mean, variance = buffers.get("running_mean"), buffers.get("running_var")
-        if mean is None or variance is None:
-            # somebody may have put plain tensors in their place
-            mean, variance = self.buffer("running_mean"), self.buffer("running_var")
+        mean, variance, batches = self.buffers_of_statistics()
         if not self.track_running_stats or mean is None or variance is None:
             return None
         factor = self.momentum
         if factor is None:
             # as torch's own: without a number of batches there is no average over them
-            tracked = self.num_batches_tracked
-            factor = 0.0 if tracked is None else 1.0 / (float(tracked) + 1.0)
+            factor = 0.0 if batches is None else 1.0 / (float(batches) + 1.0)
         plans = self.site.plans
         known: Running | None = plans.get("running")
-        if known is None or known.mean is not mean or known.variance is not variance:
-            known = plans["running"] = Running(mean, variance, factor)
+        if known is None or known.mean is not mean or known.variance is not variance or known.batches is not batches:
+            known = plans["running"] = Running(mean, variance, factor, batches)
         known.momentum = factor
         return known
+
+    def buffers_of_statistics(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the running mean and variance, and the number of batches; each None where there is none."""
+        buffers = self._buffers
+        try:
+            return buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+        except KeyError:
+            # somebody may have put plain tensors in their place
+            return self.running_mean, self.running_var, self.num_batches_tracked
 
     def exact(self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return ``x`` normalised by given statistics."""
