@@ -17,6 +17,8 @@ from actnn.errors import FormatError
 GROUP = 256
 PLANE_BYTES = GROUP // 8
 KEY_BYTES = 16
+# what a key is derived from: seed, site and call; and its words
+KEY_SOURCE, KEY = struct.Struct("<QQQ"), struct.Struct("<4I")
 SCALE_BYTES = 2
 LEAST_SCALE = 2.0**-100
 MAX_BITS = 8
@@ -215,6 +217,6 @@ def index_bytes(samples: int, elements: int, bits: int) -> int:
 
 def derive_key(seed: int, site: int, call: int) -> tuple[int, int, int, int]:
     """Return the four words that key the noise of one code."""
-    digest = hashlib.blake2b(struct.pack("<QQQ", seed, site, call), digest_size=KEY_BYTES).digest()
-    words: tuple[int, int, int, int] = struct.unpack("<4I", digest)
+    digest = hashlib.blake2b(KEY_SOURCE.pack(seed, site, call), digest_size=KEY_BYTES).digest()
+    words: tuple[int, int, int, int] = KEY.unpack(digest)
     return words

@@ -22,10 +22,11 @@ def one_thread():
 def tiny_tensors_are_overwritten(monkeypatch):
     """Let layers and backwards write over tensors of any size, as over large ones."""
     from actnn.torch import readers
-    from actnn.torch.functions import gradients
+    from actnn.torch.functions import activation, batch_norm, gradients
+    from actnn.torch.layers import batch_norm as layer
 
-    monkeypatch.setattr(readers, "LEAST_BYTES", 0)
-    monkeypatch.setattr(gradients, "LEAST_BYTES", 0)
+    for module in (readers, gradients, activation, batch_norm, layer):
+        monkeypatch.setattr(module, "LEAST_BYTES", 0)
 
 
 @pytest.fixture(autouse=True)

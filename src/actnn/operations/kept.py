@@ -72,14 +72,15 @@ class Reading:
 
     def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range | None = None) -> Array:
         """Return the activation, or some samples of it, ``saved`` beginning with the buffer itself."""
-        order = self.order
-        if self.layout is None:
-            x = saved[0] if samples is None or not order.batched else saved[0][samples.start : samples.stop]
-            return order.tensors.cast(x, dtype)
+        layout = self.layout
+        if layout is None:
+            x = saved[0] if samples is None or not self.order.batched else saved[0][samples.start : samples.stop]
+            return self.order.tensors.cast(x, dtype)
+        watch = site.session.watch
+        if watch is None:
+            return self._decoded(layout, saved, dtype, samples)
         # whoever watches sees the memory of what is decoded, too
-        if site.session.watch is not None:
-            return site.session.watch(site, "decode", partial(self._decoded, self.layout, saved, dtype, samples))
-        return self._decoded(self.layout, saved, dtype, samples)
+        return watch(site, "decode", partial(self._decoded, layout, saved, dtype, samples))
 
     def _decoded(self, layout: AnyLayout, saved: Sequence[Array], dtype: str, samples: range | None) -> Array:
         order, affine = self.order, None

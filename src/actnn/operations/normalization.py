@@ -81,8 +81,10 @@ def batch_norm(
     raises an error for a tensor that the layer does not take; it sees the first of each form. With ``overwrites``
     nobody else will read ``x``.
     """
-    session, form = site.session, tensors.form(x)
-    plan = code_plan(tensors, site, x, form, site.family(), order, families.of_normalized, check)
+    session = site.session
+    plan = code_plan(tensors, site, x, tensors.form(x), site.family(), order, families.of_normalized, check)
+    # one object for all tensors of this form: the garbage collector walks through what lives through a forward
+    form = plan.form
     tag = session.tags.current(tensors, x, form)
     exact_bytes = 0 if tag.counted else plan.exact_bytes
     tag.counted = True
@@ -102,7 +104,9 @@ def batch_norm(
         tag = session.tags.put(tensors, y, tensors.pointer(y), form)
         tag.kept, tag.owner, tag.readers, tag.bypass = call.kept, site, call.readers, bypass
         tag.result = Noted(y)
-    call.let_go()
+    # autograd holds what backward needs, and nothing else may
+    call.kept = call.shared = None
+    call.saved = ()
     return y
 
 
@@ -127,14 +131,17 @@ class Normalizing:
     that share the statistics. The code that backward reads has ``layout``, None where it reads none, and ``record``; it
     is one ``of_input``, or of the normalised input, and ``count`` values made each channel's statistics; where only an
     accelerator knows their number, ``joint`` is a number there, ``count`` over that of all processes. ``shared``,
-    ``saved`` and ``kept`` hold tensors: ``let_go`` ends that with the forward. ``overwrites`` lets the output take the
+    ``saved`` and ``kept`` hold tensors as long as the forward runs. ``overwrites`` lets the output take the
     place of the input.
     """
 
-    __slots__ = (
-        *("count", "epsilon", "exact", "exact_bytes", "joint", "kept", "layout", "of_input", "overwrites", "plan"),
-        *("processes", "readers", "record", "running", "saved", "shared", "site", "tensors"),
-    )
+    # what most calls leave as it is here
+    kept: Kept | None = None
+    layout: AnyLayout | None = None
+    record: Record | None = None
+    of_input, count = False, 0
+    joint: Array | None = None
+    saved: tuple[Array | None, ...] = ()
 
     def __init__(
         self,
@@ -149,20 +156,17 @@ class Normalizing:
         processes: Processes | None = None,
         overwrites: bool = False,
     ) -> None:
-        self.tensors, self.site, self.plan, self.epsilon, self.exact = tensors, site, plan, epsilon, exact
-        self.exact_bytes, self.running, self.shared, self.processes = exact_bytes, running, shared, processes
-        self.readers, self.overwrites = Readers(), overwrites
-        self.kept: Kept | None = None
-        self.layout: AnyLayout | None = None
-        self.record: Record | None = None
-        self.of_input, self.count = False, 0
-        self.joint: Array | None = None
-        self.saved: tuple[Array | None, ...] = ()
-
-    def let_go(self) -> None:
-        """Hold no tensors any more: autograd does, as long as backward needs them."""
-        self.kept = self.shared = None
-        self.saved = ()
+        self.tensors = tensors
+        self.site = site
+        self.plan = plan
+        self.epsilon = epsilon
+        self.exact = exact
+        self.exact_bytes = exact_bytes
+        self.running = running
+        self.shared = shared
+        self.processes = processes
+        self.overwrites = overwrites
+        self.readers = Readers()
 
     def normalize(self, x: Array, weight: Array | None, bias: Array | None, needed: bool) -> Array:
         """Return the output, and average the running statistics; leave what backward needs where that is needed."""
@@ -177,7 +181,22 @@ class Normalizing:
             statistics, count = self._statistics(x)
         rows = 1 if plan.family.affine else 2
         constants = tensors.empty((rows, channels.count), "float32", x)
-        parameters = self._parameters(weight, bias, constants, count, statistics)
+        averages = batches = None
+        if statistics is None and running is not None:
+            averages, batches = (running.mean, running.variance), running.batches
+        parameters = BatchNorm(
+            channels,
+            self.epsilon,
+            count,
+            None if weight is None else tensors.vector(weight),
+            None if bias is None else tensors.vector(bias),
+            averages,
+            0.0 if running is None else running.momentum,
+            statistics,
+            constants,
+            running is None or running.unbiased,
+            batches=batches,
+        )
         nbytes = layout.nbytes
         buffer = store.allocate(tensors, nbytes, x) if store.allocates else tensors.bytes(nbytes, x)
         if plan.direct:
@@ -187,7 +206,7 @@ class Normalizing:
             values, y = order.flat(x), tensors.unfilled(order, tensors.dtype(x), x)
             out = order.flat(y)
         plan.backend.batch_norm(tensors, values, out, layout, parameters, session.key(site), buffer, division)
-        if statistics is None and running is not None:
+        if averages is not None and running is not None:
             tensors.touch(running.written)
         saved = buffer if store.keeps_in_place else site.store(tensors, buffer)
         small = FLOAT_BYTES * channels.count
@@ -198,22 +217,6 @@ class Normalizing:
         reading = plan.reading if known else reading_of(plan, layout, record, normalized=True)
         self.kept = Kept(reading, (saved, weight, bias, constants))
         return y
-
-    def _parameters(
-        self, weight: Array | None, bias: Array | None, constants: Array, count: int, statistics: Array | None
-    ) -> BatchNorm:
-        tensors, running = self.tensors, self.running
-        gamma = None if weight is None else tensors.vector(weight)
-        beta = None if bias is None else tensors.vector(bias)
-        if statistics is not None or running is None:
-            averages, momentum, unbiased, batches = None, 0.0, True, None
-        else:
-            averages, momentum, unbiased = (running.mean, running.variance), running.momentum, running.unbiased
-            batches = running.batches
-        channels = self.plan.order.channels
-        return BatchNorm(
-            channels, self.epsilon, count, gamma, beta, averages, momentum, statistics, constants, unbiased, batches=batches
-        )
 
     def _statistics(self, x: Array) -> tuple[Array, int]:
         """Return mean, variance, lowest and highest value of each channel of the whole batch, and its count.

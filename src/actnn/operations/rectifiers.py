@@ -29,10 +29,9 @@ class Rectifier:
     ends there, and no code of the input tells it. ``form`` is that of the output, once it is known.
     """
 
-    __slots__ = (
-        *("below", "code", "family", "form", "function", "inplace", "kept", "readers", "rectifies", "site"),
-        *("training", "upper"),
-    )
+    # known once it has run
+    readers: Readers | None = None
+    form: Form | None = None
 
     def __init__(
         self,
@@ -48,11 +47,16 @@ class Rectifier:
         code: Callable[[Array], Kept] | None = None,
         upper: float | None = None,
     ) -> None:
-        self.site, self.function, self.below, self.inplace = site, function, below, inplace
-        self.family, self.rectifies, self.training = family, rectifies, training
-        self.kept, self.code, self.upper = kept, code, upper
-        self.readers: Readers | None = None
-        self.form: Form | None = None
+        self.site = site
+        self.function = function
+        self.below = below
+        self.inplace = inplace
+        self.family = family
+        self.rectifies = rectifies
+        self.training = training
+        self.kept = kept
+        self.code = code
+        self.upper = upper
 
     def keep_output(self, tensors: Tensors, y: Array) -> Kept:
         """Return a code of the output that also tells its sign, where it has readers; else of its mask."""
@@ -98,7 +102,8 @@ def rectify(
     kept = rectifier.kept
     assert kept is not None
     signed = kept if kept.reading.signed else None
-    site.keeps(0, tag_output(tensors, y, signed, site, readers, form=rectifier.form))
+    # it kept something just now, so the account is that of this step
+    site.account.exact_bytes += tag_output(tensors, y, signed, site, readers, form=rectifier.form)
     return y
 
 

@@ -26,14 +26,16 @@ class CodePlan:
     """
 
     __slots__ = (
-        *("backend", "direct", "division", "elements", "epoch", "exact_bytes", "family", "layout", "order"),
-        *("planes", "reading", "signs", "site", "smaller"),
+        *("backend", "direct", "division", "elements", "epoch", "exact_bytes", "family", "form", "layout"),
+        *("order", "planes", "reading", "signs", "site", "smaller"),
     )
 
-    def __init__(self, tensors: Tensors, site: Site, x: Array, order: Order, family: Family, smallest: Family) -> None:
+    def __init__(
+        self, tensors: Tensors, site: Site, x: Array, form: Form, order: Order, family: Family, smallest: Family
+    ) -> None:
         check_floating(tensors, x, site.name)
         samples, elements = order.rows
-        self.site, self.order, self.family = site, order, family
+        self.site, self.form, self.order, self.family = site, form, order, family
         self.backend: Backend = kernels.select(tensors, x)
         self.direct = self.backend.any_shape and order.dense(x)
         self.exact_bytes = tensors.nbytes(x)
@@ -146,5 +148,5 @@ def code_plan(
             check(x)
         order = order or tensors.order(x, batched=len(x.shape) > 1)
         least = family if smallest is None else smallest(site.session.policy)
-        plan = site.remember(key, CodePlan(tensors, site, x, order, family, least))
+        plan = site.remember(key, CodePlan(tensors, site, x, form, order, family, least))
     return plan

@@ -196,7 +196,10 @@ class Site(Learnt):
         """
         seen = self.seen
         if seen is None:
-            self.seen = Readers.of(**vars(readers))
+            # a copy: who reads that code in a later step is another matter
+            seen = self.seen = Readers()
+            seen.sides, seen.values = readers.sides, readers.values
+            seen.overwrites, seen.curved = readers.overwrites, readers.curved
         else:
             seen.sides, seen.values = seen.sides or readers.sides, seen.values or readers.values
             seen.overwrites = seen.overwrites or readers.overwrites

@@ -23,9 +23,6 @@ from actnn.session.tensors import Form, Tensors
 if TYPE_CHECKING:
     from actnn.session.site import Readers, Site
 
-# forms that are remembered: where shapes never come again, they would pile up
-MOST_FORMS = 4096
-
 
 class Noted(weakref.ref[Any]):
     """A tensor that is known again by its object alone.
@@ -63,7 +60,6 @@ class Tags:
         # also that by which a tensor of another shape finds its code
         self._first: dict[int, Tag] = {}
         self._others: dict[tuple[int, Form], Tag] = {}
-        self._forms: dict[Form, Form] = {}
         # one object for all tags to call when their memory goes
         self._gone = self.drop
 
@@ -112,8 +108,7 @@ class Tags:
     def put(self, tensors: Tensors, x: Array, pointer: int, form: Form) -> Tag:
         """Return a new tag for a tensor, in the place of any other."""
         tag = Tag(tensors.memory(x), self._gone)
-        # one object for all equal forms: what lives through a forward is what the garbage collector walks through
-        tag.pointer, tag.form, tag.version = pointer, self._forms.setdefault(form, form), tensors.version(x)
+        tag.pointer, tag.form, tag.version = pointer, form, tensors.version(x)
         if self._others:
             self._others.pop((pointer, form), None)
         first = self._first.get(pointer)
@@ -138,8 +133,6 @@ class Tags:
         """Forget all tags."""
         self._first.clear()
         self._others.clear()
-        if len(self._forms) > MOST_FORMS:
-            self._forms.clear()
 
     def __len__(self) -> int:
         return len(self._first) + len(self._others)

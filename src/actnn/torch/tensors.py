@@ -134,8 +134,7 @@ class TorchArrays:
     def bits_float(self, x: Tensor) -> Tensor:
         return x.to(torch.int32).view(torch.float32)
 
-    def nbytes(self, x: Tensor) -> int:
-        return x.nbytes
+    nbytes = staticmethod(attrgetter("nbytes"))
 
     def detach(self, x: Tensor) -> Tensor:
         return x.detach()
@@ -167,8 +166,8 @@ class TorchArrays:
 
     wants_gradient = staticmethod(attrgetter("requires_grad"))
 
-    def recorded(self, x: Tensor) -> bool:
-        return x.grad_fn is not None
+    # a node of the graph, which counts as true, or None
+    recorded = staticmethod(attrgetter("grad_fn"))
 
     def vector(self, parameter: Tensor) -> Tensor:
         if parameter.dtype in FLOATING and parameter.is_contiguous():

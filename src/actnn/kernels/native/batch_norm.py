@@ -23,6 +23,7 @@ from actnn.kernels.native.structures import (
     BACKWARD,
     FORWARD,
     KEY,
+    backward_fields,
     c_channels,
     c_normalization,
     layer_fields,
@@ -88,7 +89,7 @@ class BatchNormRows(Calls):
             )
         room, kept = self._room(layout, normalization.channels, True)
         call = BACKWARD.pack(
-            *layer_fields(arrays, normalization, room),
+            *backward_fields(arrays, normalization, room),
             self._simd,
             self._threads(arrays),
             arrays.codes[grad.dtype],

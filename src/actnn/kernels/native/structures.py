@@ -117,7 +117,7 @@ def c_output(arrays: Arrays, affine: OutputAffine, workspace: int) -> bytes:
 
 
 def layer_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tuple[Any, ...]:
-    """Return the members of ``actnn_batch_norm``."""
+    """Return the members of ``actnn_batch_norm`` that a forward reads."""
     pointer, codes, channels = arrays.pointer, arrays.codes, normalization.channels
     gamma, beta, statistics = normalization.gamma, normalization.beta, normalization.statistics
     batches, (mean, variance) = normalization.batches, normalization.running or (None, None)
@@ -141,6 +141,14 @@ def layer_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tu
         0 if variance is None else codes[variance.dtype],
         normalization.unbiased,
     )
+
+
+def backward_fields(arrays: Arrays, normalization: BatchNorm, workspace: int) -> tuple[Any, ...]:
+    """Return the members of ``actnn_batch_norm`` that a backward reads, which are few."""
+    pointer, channels, gamma = arrays.pointer, normalization.channels, normalization.gamma
+    places = 0 if gamma is None else pointer(gamma), 0, 0, 0, 0, pointer(normalization.saved), workspace, 0
+    dtype = 0 if gamma is None else arrays.codes[gamma.dtype]
+    return channels.count, channels.inner, normalization.count, normalization.epsilon, 0.0, *places, dtype, 0, 0, 0, 0
 
 
 def c_rows(rows: Rows) -> bytes:

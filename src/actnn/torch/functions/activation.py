@@ -16,7 +16,7 @@ from actnn.session.site import Site
 from actnn.session.tags import Tag
 from actnn.torch.functions.gradients import note_waiting, owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
-from actnn.torch.holders import LARGE_BYTES
+from actnn.torch.holders import LARGE_BYTES, LEAST_BYTES
 from actnn.torch.tensors import ARRAYS
 
 
@@ -41,7 +41,7 @@ class RectifierFunction(KeepingFunction):
         (mask,) = ctx.saved_tensors
         if ctx.readers is not None:
             ctx.site.confirm(ctx.readers)
-        over = owned(ctx, grad, sys.getrefcount(grad))
+        over = grad.nbytes >= LEAST_BYTES and owned(ctx, grad, sys.getrefcount(grad))
         grad_x: Tensor = ctx.reading.masked(ctx.site, mask, grad, 1.0, ctx.below, over)
         if ARRAYS.nbytes(grad_x) >= LARGE_BYTES:
             note_waiting(ctx, grad_x)
@@ -86,7 +86,7 @@ class DropoutFunction(KeepingFunction):
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        over = owned(ctx, grad, sys.getrefcount(grad))
+        over = grad.nbytes >= LEAST_BYTES and owned(ctx, grad, sys.getrefcount(grad))
         return ctx.reading.masked(ctx.site, mask, grad, ctx.factor, 0.0, over), None, None, None, None
 
 

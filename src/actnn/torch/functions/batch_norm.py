@@ -14,6 +14,7 @@ from actnn.operations.normalization import Normalizing, gradients
 from actnn.session.site import Site
 from actnn.torch.functions.gradients import owned
 from actnn.torch.functions.kept import KeepingFunction, first_order
+from actnn.torch.holders import LEAST_BYTES
 from actnn.torch.tensors import ARRAYS, FLOATING
 
 
@@ -36,7 +37,7 @@ class BatchNormFunction(KeepingFunction):
         needed = ctx.needs_input_grad[:3]
         if not (needed[0] or needed[1]):
             return None, None, grad.sum([axis for axis in range(grad.dim()) if axis != 1]), None
-        over = owned(ctx, grad, sys.getrefcount(grad))
+        over = grad.nbytes >= LEAST_BYTES and owned(ctx, grad, sys.getrefcount(grad))
         return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=False, overwrites=over), None
 
 
@@ -57,7 +58,8 @@ class RectifiedBatchNormFunction(KeepingFunction):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        over, needed = owned(ctx, grad, sys.getrefcount(grad)), ctx.needs_input_grad[:3]
+        over = grad.nbytes >= LEAST_BYTES and owned(ctx, grad, sys.getrefcount(grad))
+        needed = ctx.needs_input_grad[:3]
         return *gradients(ctx.state, ctx.saved_tensors, grad, needed, rectified=True, overwrites=over), None, None
 
 

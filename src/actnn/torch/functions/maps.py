@@ -54,12 +54,13 @@ class Convolution:
         self.space = self.output_space(x.shape[2:])
         self.outputs = weight.shape[1] * self.groups if self.transposed else weight.shape[0]
         site.depthwise = 1 < self.groups == x.shape[1]
+        # what computes it, and with which arguments behind those that are tensors
         self.function = FORWARD[len(self.kernel), self.transposed]
-        self._rest: tuple[Any, ...]
+        self.rest: tuple[Any, ...]
         if self.transposed:
-            self._rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+            self.rest = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
         else:
-            self._rest = (self.stride, self.padding, self.dilation, self.groups)
+            self.rest = (self.stride, self.padding, self.dilation, self.groups)
         self._on_host, self._weight_numbers = ARRAYS.on_host(x), weight.numel()
         self.stripes = stripes_of(self, x.element_size()) if self._on_host else None
         # those of a backward by the bytes of a number, which autocast may change
@@ -94,10 +95,8 @@ class Convolution:
         return self.site.session.pieces(samples, *(bytes_each * count for count in (decoded, working, weight)))
 
     def backward_parts(self, bytes_each: int) -> list[range]:
-        """Return the parts of a backward, which are decided once."""
-        found = self.cut.get(bytes_each)
-        if found is None:
-            found = self.cut[bytes_each] = self.parts(bytes_each, backward=True)
+        """Return the parts of a backward, and remember them in ``cut``."""
+        found = self.cut[bytes_each] = self.parts(bytes_each, backward=True)
         return found
 
     def may_overwrite(self, parts: Sequence[range] | None) -> bool:
@@ -105,10 +104,6 @@ class Convolution:
         if not self.keeps_shape:
             return False
         return self.stripes.apart if self.stripes is not None else parts is not None and len(parts) > 1
-
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the convolution."""
-        return self.function(x, weight, bias, *self._rest)
 
     def parameter_gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of weight and, where asked for, bias."""
@@ -118,13 +113,6 @@ class Convolution:
         grads: tuple[Tensor, Tensor | None]
         grads = convolution_backward(grad, x, weight, [self.outputs], *self.fixed, wanted)[1:]
         return grads
-
-    def gradients(self, grad: Tensor, x: Tensor, weight: Tensor, bias: bool) -> Sequence[Tensor | None]:
-        """Return the gradients of input, weight and, where asked for, bias."""
-        found: Sequence[Tensor | None] = convolution_backward(
-            grad, x, weight, [self.outputs], *self.fixed, (True, True, bias)
-        )
-        return found
 
     def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the input, which needs no activation: torch only asks for its shape and order."""
@@ -169,8 +157,9 @@ class ConvolutionFunction(KeepingFunction):
         if convolution.stripes is not None:
             return convolution.stripes.output(x, weight, bias, place)
         if parts is None:
-            return convolution(x, weight, bias)
-        return in_pieces(parts, lambda part: convolution(samples_of(x, part), weight, bias), place)
+            return convolution.function(x, weight, bias, *convolution.rest)
+        function, rest = convolution.function, convolution.rest
+        return in_pieces(parts, lambda part: function(samples_of(x, part), weight, bias, *rest), place)
 
     @staticmethod
     @first_order
@@ -180,12 +169,14 @@ class ConvolutionFunction(KeepingFunction):
         convolution: Convolution = ctx.convolution
         if weight.dtype != grad.dtype:
             weight = weight.to(grad.dtype)
-        parts = convolution.backward_parts(grad.element_size())
+        bytes_each = grad.element_size()
+        parts = convolution.cut.get(bytes_each) or convolution.backward_parts(bytes_each)
         over = convolution.keeps_shape and convolution.may_overwrite(parts) and owned(ctx, grad, sys.getrefcount(grad))
         grad_x = grad_weight = grad_bias = None
         if need_x and need_weight and convolution.small and len(parts) == 1:
             x = ctx.reading.whole(ctx.site, saved, grad)
-            found = convolution.gradients(grad, x, weight, need_bias)
+            wanted = True, True, need_bias
+            found = convolution_backward(grad, x, weight, [convolution.outputs], *convolution.fixed, wanted)
             if convolution.site.session.planner.traces:
                 ctx.reading.observe(ctx.site, grad, convolution.coefficient)
                 ctx.reading.observe_weight(ctx.site, found[1])

@@ -12,7 +12,7 @@ from actnn.model.layers import CompressedLayer
 from actnn.session.site import Site
 from actnn.torch.door.mode import closed
 from actnn.torch.tensors import ARRAYS
-from actnn.torch.traced import symbolic, tell_of_lost_codes, traced
+from actnn.torch.traced import symbolic, tell_of_lost_codes, traced, traced_with
 
 
 class Compressed(CompressedLayer):
@@ -78,7 +78,7 @@ class Compressed(CompressedLayer):
         """Tell whether autograd will want a gradient through this call, and codes are to serve it."""
         if not (torch.is_grad_enabled() and self.site.compresses) or (type(x) is not Tensor and symbolic(x)):
             return False
-        if traced():
+        if traced_with(x):
             tell_of_lost_codes()
             return False
         # what lies sparsely, or in an order of oneDNN's, has no memory that could be coded

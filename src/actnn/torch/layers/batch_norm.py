@@ -15,6 +15,7 @@ from actnn.operations.kept import counted_once
 from actnn.operations.normalization import batch_norm
 from actnn.session.tensors import check_floating
 from actnn.torch.functions.batch_norm import FixedBatchNormFunction, Processes, Running, normalized
+from actnn.torch.holders import LEAST_BYTES
 from actnn.torch.layers.base import Compressed
 from actnn.torch.readers import overwrites
 from actnn.torch.tensors import ARRAYS
@@ -46,7 +47,7 @@ class CompressedBatchNorm(Compressed):
         if not self.training:
             return self.fixed(input)
         # before anything else holds the input
-        over = overwrites(self, input, sys.getrefcount(input))
+        over = input.nbytes >= LEAST_BYTES and overwrites(self, input, sys.getrefcount(input))
         y: Tensor | None = batch_norm(
             *(ARRAYS, input, None, self.site, self.eps, self.running(), processes, self.exact, normalized),
             self.weight_and_bias(),
@@ -93,7 +94,12 @@ class CompressedBatchNorm(Compressed):
 
     def running(self) -> Running | None:
         """Return the running statistics where this call is to average them as the plain layer does."""
-        mean, variance, batches = self.buffers_of_statistics()
+        buffers = self._buffers
+        try:
+            mean, variance, batches = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+        except KeyError:
+            # somebody may have put plain tensors in their place
+            mean, variance, batches = self.running_mean, self.running_var, self.num_batches_tracked
         if not self.track_running_stats or mean is None or variance is None:
             return None
         factor = self.momentum
@@ -106,15 +112,6 @@ class CompressedBatchNorm(Compressed):
             known = plans["running"] = Running(mean, variance, factor, batches)
         known.momentum = factor
         return known
-
-    def buffers_of_statistics(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the running mean and variance, and the number of batches; each None where there is none."""
-        buffers = self._buffers
-        try:
-            return buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
-        except KeyError:
-            # somebody may have put plain tensors in their place
-            return self.running_mean, self.running_var, self.num_batches_tracked
 
     def exact(self, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return ``x`` normalised by given statistics."""
