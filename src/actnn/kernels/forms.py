@@ -74,7 +74,7 @@ class BatchNorm:
     where they are to be measured. ``saved`` is (rows, channels): the inverse deviations, then the thresholds where the
     code has sides. ``count`` is the number of values of a channel over all processes; where only an accelerator knows
     that, ``share`` is one float32 there: ``count`` over the true number. The running variance is that of ``unbiased``
-    estimates or not. ``batches`` is the number of batches so far, an int64 that is counted up; None where nobody counts.
+    estimates or not. ``batches`` is the number of batches so far, an int64 that is counted up, or None.
     """
 
     __slots__ = (
