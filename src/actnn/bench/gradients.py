@@ -115,11 +115,12 @@ class Own(NamedTuple):
 
 
 def own_noise(drawn: Draws, exact: Gradients, sampled: Mapping[str, float]) -> Own:
-    """Return the noise of each parameter as a share of its own sampling variance."""
+    """Return the noise of each parameter that ``exact`` names as a share of its own sampling variance."""
     found = {name: energy({name: grad}) + sampled[name] for name, grad in exact.items()}
     whole = sum(found.values())
     without = [name for name, size in found.items() if size < LEAST_SHARE * whole or sampled[name] == 0]
-    shares = {name: own / sampled[name] for name, own in drawn.variances.items() if name not in without}
+    told = found.keys() - set(without)
+    shares = {name: own / sampled[name] for name, own in drawn.variances.items() if name in told}
     return Own(shares, without)
 
 

@@ -4,8 +4,10 @@ Each model is trained exactly for some steps, on Python's documentation byte by 
 gradient on the next batch is then drawn many times with other noise, and held against how gradients of different
 batches vary: that of the whole, and that of each parameter against its own. Parameters that hardly have a gradient on
 any batch are counted apart (``without``), with the noise in them as a share of the whole's sampling variance; those
-``above`` the bar are counted with their part of it. ``bias`` is the squared one of the mean, relative to the squared
-gradient, with its standard error.
+``above`` the bar are counted with their part of it. Gammas and betas of BatchNorms whose ``scales`` a later one undoes
+stand among the others with the part of their gradient that changes anything, and apart with the other one, whose noise
+is told as a share of the whole's sampling variance, and the largest of a pair's own (``bench/scales.py``). ``bias`` is
+the squared one of the mean, relative to the squared gradient, with its standard error.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ import numpy as np
 from actnn.bench import variance
 from actnn.bench.arguments import add_models, add_recording, parser_of
 from actnn.bench.gradients import Draws, Gradients, energy, gradients, own_noise, spread
+from actnn.bench.scales import Pair, turned, undone
 from actnn.console.arguments import at_least, width
 from actnn.console.columns import aligned
+from actnn.errors import ConfigError
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.measuring.records import Record
@@ -49,7 +53,7 @@ NAMED = 5
 WHOLE_BAR = 0.02
 OWN_BAR = 0.05
 HEADING = ["model, batch, size", "kept", "whole", "worst own", "which", "95 % of own", "above", "which vary by", "of"]
-HEADING += ["without", "squared bias", "in errors"]
+HEADING += ["without", "undone scales", "noise along", "worst of a pair", "squared bias", "in errors"]
 EXAMPLE = "actnn bench noise --models gpt2:layers=2,width=64,tokens=64,vocabulary=256,resnet18 --draws 100"
 
 
@@ -106,9 +110,13 @@ def measured(group: runs.Group, told: Told) -> list[dict[str, Any]]:
     stream = variance.examples(settings)
     _, plain = variance.trained_exactly(settings, stream)
     batch = next(stream).batch
-    exact = gradients(copy.deepcopy(plain), batch)
+    told_as = f"{run['model']} after {run['steps']} steps"
+    exact = finite(gradients(copy.deepcopy(plain), batch), told_as)
+    pairs = undone(plain, exact)
+    exact = turned(exact, pairs)
     others = copy.deepcopy(plain)
-    sampled = spread((gradients(others, each.batch) for each in islice(stream, run["batches"])), exact)
+    batches = islice(stream, run["batches"])
+    sampled = spread((turned(finite(gradients(others, each.batch), told_as), pairs) for each in batches), exact)
     assert sampled is not None
     exact_bytes = variance.kept_bytes(others, batch)
     model = variance.made(run["level"], plain, batch, run["bits"])
@@ -116,17 +124,31 @@ def measured(group: runs.Group, told: Told) -> list[dict[str, Any]]:
         gradients(model, batch)
     drawn = Draws(exact)
     for _ in range(run["draws"]):
-        drawn.add(gradients(model, batch))
+        drawn.add(turned(finite(gradients(model, batch), f"{run['model']} with codes"), pairs))
         told(1)
     kept = {"kept_bytes": variance.kept_bytes(model, batch), "exact_bytes": exact_bytes}
-    return [figures(drawn, exact, sampled) | kept]
+    return [figures(drawn, exact, sampled, pairs) | kept]
 
 
-def figures(drawn: Draws, exact: Gradients, sampled: Mapping[str, float]) -> dict[str, Any]:
+def finite(found: Gradients, of: str) -> Gradients:
+    """Return a gradient; raise ConfigError where it is none: shares of what is not a number tell nothing."""
+    if wrong := [name for name, own in found.items() if not own.isfinite().all()]:
+        raise ConfigError(
+            f"the gradient of {of} is not finite at {', '.join(wrong[:NAMED])}: expected numbers. Give other --steps; "
+            "where the exact gradient is finite and that with codes is not, report it as a defect."
+        )
+    return found
+
+
+def figures(drawn: Draws, exact: Gradients, sampled: Mapping[str, float], pairs: Sequence[Pair] = ()) -> dict[str, Any]:
     """Return what a table tells of a gradient's noise."""
     whole = sum(sampled.values())
     bias, error = drawn.bias()
-    own = own_noise(drawn, exact, sampled)
+    along = {pair.along for pair in pairs}
+    own = own_noise(drawn, {name: grad for name, grad in exact.items() if name not in along}, sampled)
+    whole_pairs = {pair.gamma: sampled[pair.along] + sampled[pair.across] for pair in pairs}
+    of_pairs = {pair.gamma: drawn.variances[pair.along] / whole_pairs[pair.gamma] for pair in pairs}
+    noisiest_pairs = sorted(of_pairs, key=lambda name: -of_pairs[name])
     noisiest = sorted(own.shares.items(), key=lambda each: -each[1])
     above = [name for name, share in noisiest if share > OWN_BAR]
     return {
@@ -141,6 +163,9 @@ def figures(drawn: Draws, exact: Gradients, sampled: Mapping[str, float]) -> dic
         "share_above": sum(sampled[name] for name in above) / whole,
         "without": len(own.without),
         "noise_without": sum(drawn.variances[name] for name in own.without) / whole,
+        "scales": len(pairs),
+        "noise_of_scales": sum(drawn.variances[name] for name in along) / whole,
+        "noisiest_scales": [[name, of_pairs[name]] for name in noisiest_pairs[:NAMED]],
         "bias": bias,
         "bias_error": error,
     }
@@ -173,6 +198,9 @@ def row(record: Record) -> list[str]:
         f"{record['share_above']:.1e}",
         str(record["parameters"]),
         str(record["without"]),
+        str(record["scales"]),
+        f"{record['noise_of_scales']:.3%}",
+        *(f"{share:.1%}" for _, share in record["noisiest_scales"][:1] or [("", 0.0)]),
         f"{record['bias']:.1e} ± {record['bias_error']:.1e}",
         f"{record['bias'] / record['bias_error']:.1f}",
     ]
