@@ -113,3 +113,26 @@ def test_a_gradient_that_a_single_token_has_is_seen(framework: Framework):
     (reader,) = (site for site in coding(model) if site.name == "body")
     assert reader.gradient is not None
     assert reader.gradient > 0
+
+
+def test_what_batches_agree_about_is_told_from_how_they_differ(framework: Framework):
+    layer = framework.layer
+    body = framework.sequential(layer("Conv2d", 3, 8, 3, padding=1), layer("BatchNorm2d", 8), layer("ReLU"))
+    model = framework.wired(smooth_head, body=body, head=layer("Linear", 8, CLASSES))
+    converted = framework.actnn.QModule(framework.initialised(model, 0), level="L3")
+
+    def sampling(labels: list[int]) -> dict[str, float | None]:
+        for step in range(2):
+            found = converted(framework.tensor(numbers((8, 3, 16, 16), step)))
+            framework.cross_entropy(found, np.array(labels)).backward()
+        converted(framework.tensor(numbers((8, 3, 16, 16), 2)))
+        return {site.kind: site.sampling for site in session_of(converted).sites}
+
+    # one class: all pull the head's weights one way
+    of_head = next(name for name in sampling([0] * 8) if name.startswith("QLinear"))
+    alike = sampling([0] * 8)[of_head]
+    for site in session_of(converted).sites:
+        site.sampling = None
+    apart = sampling([0, 1, 2, 3, 4, 0, 1, 2])
+    assert alike is not None
+    assert alike < 0.2 * (apart[of_head] or 0.0)

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 
 from actnn.format import AFFINE, Layout, Rounding
-from actnn.planning.caps import BEYOND, CAP, MOST_EXCESS, PRESSURE, reach, weigh
+from actnn.planning.caps import (
+    BEYOND,
+    CAP,
+    MOST_EXCESS,
+    MOST_SPREAD,
+    PRESSURE,
+    reach,
+    sampling_of,
+    sampling_variances,
+    weigh,
+)
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import noise_of_widths, rounding_factor
-from actnn.planning.records import BOTH_SIDES, NOTHING, Felt, Record
+from actnn.planning.records import BOTH_SIDES, NOTHING, RANGES_OF_VALUES, Felt, Record
 
 BITS = 4
 FACTOR = rounding_factor(Rounding.DITHER)
@@ -139,8 +149,53 @@ def test_what_is_handed_down_weighs_as_much_as_all_that_it_reaches():
     hander = site("gelu")
     made = record(hander, Felt(BOTH_SIDES, little, hander, True, 1))
     weigh([record(site("code"), *felt), made], energies, FACTOR)
-    # the second and the third map, and one like the median for what lies below
-    assert float(made.weights[1]) / little == pytest.approx(2.0 + 97.0 + 2.0)
+    # the second and the third map, of whose activations next to nothing was told, and one like the median for what lies
+    # below
+    assert float(made.weights[1]) / little == pytest.approx((2.0 + 97.0) / MOST_SPREAD + 2.0)
+
+
+@pytest.mark.parametrize("coherent", [0.25, 4.0])
+def test_noise_that_is_handed_down_counts_as_positions_add_up(coherent):
+    reader, hander = site("map"), site("gelu")
+    # of values as large as the gradient, at positions that know nothing of each other, the weight's would be one
+    values = RANGES_OF_VALUES
+    read = record(site("code"), Felt(BOTH_SIDES, 1.0, reader, False, 2), ranges=values)
+    made = record(hander, Felt(BOTH_SIDES, 1e-12, hander, True, 1))
+    weigh([read, made], {reader: coherent}, FACTOR)
+    # what reaches the map, and a gradient like it for what lies below
+    weight = float(made.weights[1]) / 1e-12
+    penalty = PRESSURE * coherent * min(noise_of_one() * values / coherent / CAP, MOST_EXCESS) / CAP
+    assert weight == pytest.approx((coherent + penalty) / coherent + coherent, rel=1e-6)
+
+
+def test_parts_of_a_batch_tell_how_batches_differ():
+    generator = np.random.default_rng(0)
+    told, exact = [], []
+    for _ in range(200):
+        parts = 3.0 / 4 + generator.normal(size=(4, 16)) / 2
+        whole = parts.sum(0)
+        square = float(whole @ whole)
+        told.append(sampling_of(square, float(np.square(parts).sum()), 4) * square)
+        exact.append(np.square(whole - 3.0).sum())
+    assert np.mean(told) == pytest.approx(np.mean(exact), rel=0.1)
+
+
+def test_parts_that_cancel_vary_no_more_than_all():
+    assert sampling_of(1.0, 1e6, 4) == 1.0
+
+
+def test_where_no_parts_tell_batches_differ_as_in_most_maps():
+    told, silent = [site(name) for name in ("first", "second", "third")], site("norm")
+    for each, share in zip(told, (0.1, 0.2, 0.9), strict=True):
+        each.sampling = share
+    found = sampling_variances(dict.fromkeys([*told, silent], 10.0))
+    assert [found[each] for each in (*told, silent)] == pytest.approx([1.0, 2.0, 9.0, 5.5])
+    assert sampling_variances({silent: 10.0}) == {silent: 10.0}
+
+
+def test_of_a_gradient_of_nothing_all_varies_and_of_what_overflows_nothing_is_known():
+    assert sampling_of(0.0, 0.0, 4) == 1.0
+    assert np.isnan(sampling_of(np.inf, np.inf, 4))
 
 
 def test_codes_that_feed_one_gradient_share_its_cap():

@@ -59,11 +59,10 @@ class AttentionSites(NamedTuple):
 class Inputs:
     """How the backward of an attention reads its inputs; ``None`` stands for one that it does not read."""
 
-    __slots__ = ("_counts", "_readings", "_sites", "_together")
+    __slots__ = ("_counts", "_readings", "_sites")
 
-    def __init__(self, sites: AttentionSites, kept: Sequence[Kept | None], together: bool = False) -> None:
-        # whether all inputs are parts of one tensor, as one map made it
-        self._sites, self._together = sites, together
+    def __init__(self, sites: AttentionSites, kept: Sequence[Kept | None]) -> None:
+        self._sites = sites
         self._readings: list[Reading | None] = [None if each is None else each.reading for each in kept]
         self._counts = [0 if each is None else len(each.tensors) for each in kept]
 
@@ -202,23 +201,15 @@ class Inputs:
             of_query, of_key, *of_gradients = held().tolist()
             variance_of_logits = logits * of_query * of_key
             pairs = list(zip(of_gradients[::2], of_gradients[1::2], strict=True))
-            if self._together:
-                changes, squares = zip(*pairs, strict=True)
-                pairs = [(sum(changes), sum(squares))]
             relative = [change / square for change, square in pairs if square > 0]
-            # each of the maps that made the inputs feels its own
+            # Each of the maps that made the inputs feels its own. One map that made all of them does, too: in its
+            # weight's gradient, those of queries and keys may count for more than in what comes to it.
             felt = sum(relative) / max(1, len(relative))
             if math.isfinite(felt) and math.isfinite(variance_of_logits):
                 # the variance of logits, of which noise is to stay where it gives no bias
                 site.passing = felt / PROBE + (NOISE_OF_LOGITS * variance_of_logits if place < VALUE else 0.0)
 
         planner.tell(held, note)
-
-
-def of_one_tensor(tensors: Tensors, inputs: Sequence[Array]) -> bool:
-    """Tell whether inputs are parts of one tensor: then one map made them, whose weight feels the noise of all."""
-    memories = [tensors.memory(x) for x in inputs]
-    return all(memory is not None and memory is memories[0] for memory in memories)
 
 
 def keep_inputs(

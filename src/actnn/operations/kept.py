@@ -20,6 +20,8 @@ from actnn.session.tensors import Form, Order, Tensors, check_floating
 
 # the positions of what is saved for a BatchNorm's output: its code, gamma, beta, and what the kernels saved
 THRESHOLD_ROW = 1
+# parts of a batch whose gradients tell how those of batches differ
+SAMPLING_PARTS = 4
 # axes of a batch of images
 IMAGE_RANK = 4
 
@@ -156,11 +158,30 @@ class Reading:
         columns = POSITIVE_OUTPUT if self.part is Part.POSITIVE else OUTPUT
         planner.observe(Observation(self.record, site, columns, coefficient, energies, scale))
 
-    def observe_weight(self, site: Site, of_weight: Array | None) -> None:
-        """Tell the planner the gradient of the weight with which a map at ``site`` read this activation."""
+    def observe_weight(
+        self,
+        site: Site,
+        of_weight: Array | None,
+        compute: Callable[[Array, Array], Array] | None = None,
+        saved: Sequence[Array] = (),
+        grad: Array | None = None,
+    ) -> None:
+        """Tell the planner the gradient of the weight with which a map at ``site`` read this activation.
+
+        ``compute`` returns it from ``grad``, the gradient of the map's output, and this activation, or from some
+        samples of both: seldom, how those of parts of the batch differ tells how it varies from batch to batch.
+        """
         planner = site.session.planner
-        if of_weight is not None and planner.active and planner.weighing:
-            planner.energy(site, self.energies(site, of_weight, False))
+        if of_weight is None or not (planner.active and planner.weighing):
+            return
+        whole = self.energies(site, of_weight, False)
+        planner.energy(site, whole)
+        if compute is None or grad is None or not self.order.batched or not planner.wants_sampling(site):
+            return
+        parts = parts_of(len(grad), SAMPLING_PARTS)
+        if len(parts) > 1:
+            of_parts = (compute(*part) for part in self.parts(site, saved, grad, parts))
+            planner.sampled(site, whole, [self.energies(site, of_part, False) for of_part in of_parts])
 
     def energies(self, site: Site, values: Array, batched: bool) -> Span:
         """Return where a kernel wrote the sum of squares of each sample."""
@@ -376,6 +397,12 @@ def uncounted(tensors: Tensors, x: Array, tag: Tag) -> int:
 def counted_once(tensors: Tensors, x: Array, site: Site) -> int:
     """Return the bytes that exact training keeps for a tensor, 0 where another reader counted it already."""
     return uncounted(tensors, x, site.session.tags.current(tensors, x, tensors.form(x)))
+
+
+def parts_of(samples: int, count: int) -> list[range]:
+    """Return a batch in so many parts, as equal as they can be, or in single samples where there are fewer."""
+    ends = [samples * part // min(samples, count) for part in range(1, min(samples, count) + 1)]
+    return [range(first, last) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def on_host(arrays: Arrays, x: Array) -> Floats:

@@ -8,18 +8,20 @@ r, S_r what different batches let it vary by, V and S their sums, planning minim
 
 κ being the share of its own sampling variance that noise is to stay below, and h(x) half the square of x, which goes on
 in a straight line: one gradient far beyond its cap does not take the bits of all others. The slope of that sum is what
-noise in a code weighs. The squared gradient of a batch stands for S_r: in networks that were partly trained it was a
-third of it to three times as much in nearly all parameters.
+noise in a code weighs. S_r is the squared gradient of a batch less what all batches agree about, which parts of a batch
+tell (``sampling_of``): early in training that may be nine tenths of it.
 
-What a code hands to the gradients of layers below is told relative to these, ρ = V_r / S_r, and reaches all that come
-later in the backward (``reach``). In a branch it holds as it is. A normalisation is where a branch ends: what goes on
-from it meets the gradient that passed the branch by, and is as much of their sum as its square is. The square of the
-sum is known: it is that of the gradient which comes to the next map. Behind the last normalisation of all nothing
-passed by, and its noise is in every gradient.
+What a code hands to the gradients of layers below is told relative to these, as ρ, and reaches what comes to all maps
+later in the backward (``reach``). Beside the gradient of a weight, which is a sum over positions, it is as much larger
+as squares of positions together are than that of their sum (``incoherent``). In a branch ρ holds as it is. A
+normalisation is where a branch ends: what goes on from it meets the gradient that passed the branch by, and is as much
+of their sum as its square is. The square of the sum is known: it is that of the gradient which comes to the next map.
+Behind the last normalisation of all nothing passed by, and its noise is in every gradient.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +29,7 @@ import numpy as np
 
 from actnn.planning.learnt import Learnt
 from actnn.planning.noise import Floats
-from actnn.planning.records import SIDES, Felt, Record, of_equal_samples
+from actnn.planning.records import RANGES_OF_VALUES, SIDES, Felt, Record, of_equal_samples
 
 # the share of its own sampling variance that noise in a gradient is to stay below, κ
 CAP = 0.02
@@ -41,6 +43,10 @@ MOST_EXCESS = 4.0
 SAME = 0.9
 # of what comes to a normalisation, at least so much came through the branch above it
 LEAST_PART = 0.1
+# of a squared gradient, batches let vary at least so much
+LEAST_SAMPLING = 0.02
+# a gradient in which positions cancel more than that hardly is one
+MOST_SPREAD = 30.0
 # Gradients lie in few directions, of which maps further below may read little, and their noise in all: behind a
 # normalisation it was a third to sixty times as large, beside what it is in, as where it arose.
 BEYOND = 4.0
@@ -61,7 +67,10 @@ def weigh(records: Sequence[Record], energies: Mapping[Learnt, float], factor: f
     typical = float(np.median([energies[site] for site in sites])) if sites else 1.0
     own = np.maximum(np.array([*(energies[site] for site in sites), typical]), LEAST_SHARE * whole)
     of_map, of_hander = ({site: row for row, site in enumerate(some)} for some in (sites, handers))
-    reached = reach(backward, of_map, of_hander)
+    spread = np.clip(incoherent(records, backward, of_map) / own, 1 / MOST_SPREAD, MOST_SPREAD)
+    # of what lies below all maps nothing is known
+    spread[-1] = 1.0
+    reached = reach(backward, of_map, of_hander) * spread
     direct, handed = np.zeros(len(own)), np.zeros(len(handers))
     found = energies_by_columns(records, factor)
     for index, record in enumerate(records):
@@ -83,6 +92,46 @@ def weigh(records: Sequence[Record], energies: Mapping[Learnt, float], factor: f
             else:
                 continue
             record.weights = record.weights + felt.columns * (felt.amount * cost)
+
+
+def sampling_of(whole: float, parts: float, count: int) -> float:
+    """Return how much of a squared gradient batches let vary, from the squares of a batch's and of its parts' together.
+
+    Parts of a batch vary as batches of their size do. It is never more than all: where a BatchNorm takes the mean of a
+    batch away, its parts cancel, and differ by what batches do not. Of nothing, that is all.
+    """
+    varied = (parts - whole / count) * count / (count - 1)
+    if not math.isfinite(varied):
+        return math.nan
+    return min(max(varied / whole, LEAST_SAMPLING), 1.0) if whole > 0 else 1.0
+
+
+def sampling_variances(energies: Mapping[Learnt, float]) -> dict[Learnt, float]:
+    """Return what squared gradients come to less what all batches agree about.
+
+    Where no parts told it is as in most, all of it where they told of few.
+    """
+    typical = float(np.median([1.0 if site.sampling is None else site.sampling for site in energies] or [1.0]))
+    return {site: energy * (typical if site.sampling is None else site.sampling) for site, energy in energies.items()}
+
+
+def incoherent(records: Sequence[Record], backward: Sequence[Felt], of_map: Mapping[Learnt, int]) -> Floats:
+    """Return what noise as large as the gradient that comes to a map would add to that of its weight: (maps + 1,).
+
+    At each position it meets the activation there, and squares add up. So they do where the activation has noise as
+    large as itself, of which readers have told.
+    """
+    values = {}
+    for record in records:
+        for felt in record.felt:
+            values[id(felt)] = felt.amount * float((record.ranges @ felt.columns).sum()) / RANGES_OF_VALUES
+    found, last = np.zeros(len(of_map) + 1), None
+    for felt in backward:
+        if not felt.handed and felt.site in of_map:
+            # the codes of one product, which follow each other, are one activation
+            found[of_map[felt.site]] += 0.0 if felt.site is last else values[id(felt)]
+        last = felt.site
+    return found
 
 
 def energies_by_columns(records: Sequence[Record], factor: float) -> dict[int, list[float]]:

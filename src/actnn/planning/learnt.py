@@ -29,12 +29,13 @@ class Learnt:
 
     ``bits`` is the average width that the settings ask for, ``adaptive`` tells whether samples of a code may differ in
     width. What training tells is smoothed over steps: ``gradient``, the mean squared gradient norm that the site reads
-    codes with, ``energy``, the squared gradient of its own weights, and ``weights``, what noise in its own codes costs
-    by the sides of their values. ``share`` is the family and the average width that it was given of the budget.
-    ``transfer`` is how a map hands noise on to its weights, ``below`` the map whose output a BatchNorm reads, and
-    ``handed_down`` what noise in the BatchNorm costs it, found with the ``transfer`` that the BatchNorm then remembers.
-    ``passing`` is how much of the relative noise of an input an attention hands on to gradients, ``noise`` that in
-    its logits. A ``depthwise`` convolution has one filter for each channel of its input.
+    codes with, ``energy``, the squared gradient of its own weights, ``sampling``, how much of that batches let vary,
+    and ``weights``, what noise in its own codes costs by the sides of their values. ``share`` is the family and the
+    average width that it was given of the budget. ``transfer`` is how a map hands noise on to its weights, ``below``
+    the map whose output a BatchNorm reads, and ``handed_down`` what noise in the BatchNorm costs it, found with the
+    ``transfer`` that the BatchNorm then remembers. ``passing`` is how much of the relative noise of an input an
+    attention hands on to gradients, ``noise`` that in its logits. A ``depthwise`` convolution has one filter for each
+    channel of its input.
     """
 
     def __init__(self, name: str, index: int, group: int, bits: float, adaptive: bool) -> None:
@@ -42,6 +43,7 @@ class Learnt:
         self.bits, self.adaptive = bits, adaptive
         self.gradient: float | None = None
         self.energy: float | None = None
+        self.sampling: float | None = None
         self.weights: Floats | None = None
         self.share: tuple[Family, float] | None = None
         self.transfer: Transfer | None = None

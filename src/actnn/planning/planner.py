@@ -26,7 +26,7 @@ import numpy as np
 from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes
 from actnn.kernels.contract import Array, Arrays, DividedLayout, Division, Span
 from actnn.planning.budget import MemoryBudget
-from actnn.planning.caps import CHAIN, weigh
+from actnn.planning.caps import CHAIN, sampling_of, sampling_variances, weigh
 from actnn.planning.learnt import Learnt, smoothed
 from actnn.planning.noise import Floats, Transfer, handed_down, rounding_factor
 from actnn.planning.plain import Plain, array_of, plain_array
@@ -177,6 +177,16 @@ class Planner:
         """Tell whether it is to be measured how much noise of an input goes on: at first, and then seldom."""
         return self.active and (site.passing is None or self.is_time(site))
 
+    def wants_sampling(self, site: Learnt) -> bool:
+        """Tell whether it is to be measured how the gradient of a map's weight varies between parts of a batch."""
+        if site.sampling is not None and not self.is_time(site, WEIGHED * OBSERVED_LATER):
+            return False
+        return not any(site in unread.parts for unread in (self._unread, *self._waiting))
+
+    def sampled(self, site: Learnt, whole: Span, parts: Sequence[Span]) -> None:
+        """Take the squared gradients of a site's weights, of a batch and of its parts; they are read with the rest."""
+        self._unread.parts[site] = whole, parts
+
     def measured(self, site: Learnt, transfer: Callable[[], Transfer]) -> None:
         """Take what reads the transfer of a map; it is looked at once the step is over."""
         self._unread.transfers[site] = transfer
@@ -223,6 +233,11 @@ class Planner:
                 site.transfer = transfer
         for site, span in unread.energies:
             self._energies[site] = self._energies.get(site, 0.0) + float(span.values.sum())
+        for site, (whole, parts) in unread.parts.items():
+            of_whole, of_parts = (float(sum(span.values.sum() for span in spans)) for spans in ((whole,), parts))
+            share = sampling_of(of_whole, of_parts, len(parts))
+            if math.isfinite(share):
+                site.sampling = smoothed(site.sampling, share)
         for note in unread.notes:
             note()
         for observation in unread.observations:
@@ -293,10 +308,12 @@ class Planner:
             # a BatchNorm above a sum or a concatenation hands down to many: as much as the others do, on average
             self.handed_down = smoothed(self.handed_down, found)
 
-    def is_time(self, site: Learnt) -> bool:
-        """Tell whether what changes slowly is to be measured again: not at all sites in the same step."""
-        # in steps that are observed: in others nobody would ask
-        return self._steps > 0 and (self._steps + OBSERVED_LATER * site.index) % RENEWED == 0
+    def is_time(self, site: Learnt, apart: int = OBSERVED_LATER) -> bool:
+        """Tell whether what changes slowly is to be measured again: not at all sites in the same step.
+
+        In steps ``apart``, which are those that are observed: in others nobody would ask.
+        """
+        return self._steps > 0 and (self._steps + apart * site.index) % RENEWED == 0
 
     def forward_begins(self, indices: Indices | None, settled: bool, kept_bytes: Callable[[], int]) -> None:
         """Learn from the last backward, and decide every site's share."""
@@ -356,7 +373,7 @@ class Planner:
                 site.energy = smoothed(site.energy, energy)
         felt_by = {felt.site for record in records for felt in record.felt if not felt.handed}
         known = {site: site.energy for site in felt_by if site.energy is not None}
-        weigh(records, known, rounding_factor(self.policy.rounding))
+        weigh(records, sampling_variances(known), rounding_factor(self.policy.rounding))
 
     def _decide_observing(self) -> None:
         """Decide whether this step's gradients are measured: samples are seen once an epoch, layers in every step."""

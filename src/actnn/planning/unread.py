@@ -9,7 +9,7 @@ NOTE [No look back]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,6 +104,8 @@ class Unread:
         self.observations: list[Observation | Passing] = []
         self.energies: list[tuple[Learnt, Span]] = []
         self.transfers: dict[Learnt, Callable[[], Transfer]] = {}
+        # the squares of weights' gradients, of a whole batch and of its parts
+        self.parts: dict[Learnt, tuple[Span, Sequence[Span]]] = {}
         # what is to be told numbers that were held, whatever becomes of the step
         self.notes: list[Callable[[], None]] = []
         self.kept_bytes, self.settled = 0, True

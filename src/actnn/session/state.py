@@ -126,6 +126,7 @@ def site_state(site: Site, transfers: list[Transfer]) -> Plain:
         "below": None if site.below is None else site.below.index,
         "handed_down": site.handed_down,
         "energy": site.energy,
+        "sampling": site.sampling,
         "passing": site.passing,
         "noise": None if site.noise is None else list(site.noise),
         "depthwise": site.depthwise,
@@ -144,7 +145,7 @@ def load_site(site: Site, state: Plain, sites: Sequence[Site], transfers: Sequen
     site.below = None if state["below"] is None else sites[state["below"]]
     site.handed_down = state["handed_down"]
     # states once did not tell these
-    site.energy, site.passing = state.get("energy"), state.get("passing")
+    site.energy, site.sampling, site.passing = (state.get(name) for name in ("energy", "sampling", "passing"))
     site.depthwise = state.get("depthwise", False)
     noise = state.get("noise")
     site.noise = None if noise is None else NoiseOfLogits(*noise)

@@ -15,7 +15,7 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional as F
 
-from actnn.operations.attention import AttentionSites, Inputs, keep_inputs, of_one_tensor
+from actnn.operations.attention import AttentionSites, Inputs, keep_inputs
 from actnn.operations.kept import counted_once
 from actnn.paddle.door.calls import calls
 from actnn.paddle.functions import kept
@@ -55,10 +55,7 @@ def attention(
     learn = [x is not None and not x.stop_gradient for x in (query, key, value, mask)]
     # the gradient of the values does not read them
     found = keep_inputs(ARRAYS, sites, query, key, value, learn[0] or learn[1] or learn[3])
-    together = of_one_tensor(ARRAYS, (query, key, value))
-    codes = Codes(
-        Inputs(sites, found, together), [tensor for each in found if each is not None for tensor in each.tensors]
-    )
+    codes = Codes(Inputs(sites, found), [tensor for each in found if each is not None for tensor in each.tensors])
     y = AttentionFunction.record(sites.query, query, key, value, mask, options, codes)
     account(sites, query, key, y, mask if learn[3] else None)
     return y

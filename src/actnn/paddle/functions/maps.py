@@ -272,7 +272,7 @@ class LinearFunction(Function):
         if need_weight:
             grad_weight = LinearFunction.weight_gradient(ctx, grad, kept)
             ctx.reading.observe(ctx.site, grad, linear_coefficient(math.prod(grad.shape[1:-1])))
-            ctx.reading.observe_weight(ctx.site, grad_weight)
+            ctx.reading.observe_weight(ctx.site, grad_weight, outer, kept, grad)
         grad_bias = rows(grad).sum(0) if need_bias else None
         grad_x = paddle.matmul(grad, weight.astype(grad.dtype), transpose_y=True) if need_x else None
         return inputs.gradients(grad_x, grad_weight, grad_bias)
@@ -284,7 +284,7 @@ class LinearFunction(Function):
         samples, elements = ctx.reading.order.rows
         parts = ctx.site.session.pieces(samples, samples * elements * grad.element_size())
         for part, x in ctx.reading.parts(ctx.site, kept, grad, parts):
-            grad_weight = added(grad_weight, paddle.matmul(rows(x), rows(part), transpose_x=True))
+            grad_weight = added(grad_weight, outer(part, x))
         return grad_weight
 
 
@@ -329,6 +329,12 @@ def added(total: Tensor | None, part: Tensor) -> Tensor:
     """Return a sum of which the first term may be missing; from the second on, in float32 at least."""
     # half precision would lose what small parts add to a large sum
     return part if total is None else widened(total).add_(widened(part))
+
+
+def outer(grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of a linear layer's weight from that of its output and its input."""
+    product: Tensor = paddle.matmul(rows(x), rows(grad), transpose_x=True)
+    return product
 
 
 def rows(x: Tensor) -> Tensor:

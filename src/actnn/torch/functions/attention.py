@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from actnn.operations.attention import AttentionSites, Inputs, keep_inputs, of_one_tensor
+from actnn.operations.attention import AttentionSites, Inputs, keep_inputs
 from actnn.operations.kept import counted_once
 from actnn.torch.functions.kept import KeepingFunction, first_order
 from actnn.torch.functions.maps import added, samples_of
@@ -58,9 +58,8 @@ def attention(
         return options(*inputs)
     reads_value = learn[0] or learn[1] or learn[3]
     kept = keep_inputs(ARRAYS, sites, query, key, value, reads_value)
-    together = of_one_tensor(ARRAYS, (query, key, value))
     saved = [tensor for each in kept if each is not None for tensor in each.tensors]
-    y: Tensor = AttentionFunction.apply(*inputs, sites, options, Inputs(sites, kept, together), saved)
+    y: Tensor = AttentionFunction.apply(*inputs, sites, options, Inputs(sites, kept), saved)
     account(sites, y, attn_mask if learn[3] else None)
     return y
 

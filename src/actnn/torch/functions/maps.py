@@ -264,8 +264,8 @@ class LinearFunction(KeepingFunction):
         if len(parts) == 1 and large(weight):
             return LinearFunction.large_gradient(ctx, grad, weight, saved)
         for part, x in ctx.reading.parts(ctx.site, saved, grad, parts):
-            grad_weight = added(grad_weight, rows(part).T @ rows(x))
-        ctx.reading.observe_weight(ctx.site, grad_weight)
+            grad_weight = added(grad_weight, outer(part, x))
+        ctx.reading.observe_weight(ctx.site, grad_weight, outer, saved, grad)
         return grad_weight
 
     @staticmethod
@@ -335,6 +335,11 @@ def added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
         return part
     # half precision would lose what small parts add to a large sum
     return total.to(torch.promote_types(total.dtype, torch.float32)).add_(part)
+
+
+def outer(grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of a linear layer's weight from that of its output and its input."""
+    return rows(grad).T @ rows(x)
 
 
 def rows(x: Tensor) -> Tensor:
