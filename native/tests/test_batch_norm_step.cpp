@@ -15,6 +15,7 @@ struct Layer {
     std::vector<float> statistics;
     Guarded gamma, beta, mean, variance, saved;
     std::vector<float> workspace;
+    int64_t batches = 7;
 
     Layer(const actnn_layout &layout, const Shape &of, bool has_parameters, bool has_statistics, int number_type)
         : shape(of), affine(layout.negative[MOST_BITS] == 0), parameters(has_parameters), given(has_statistics),
@@ -49,6 +50,7 @@ struct Layer {
                 given ? statistics.data() : nullptr,
                 reinterpret_cast<float *>(saved.data()),
                 workspace.data(),
+                &batches,
                 dtype,
                 dtype,
                 dtype,
@@ -76,6 +78,7 @@ Forward forward(const actnn_layout &layout, Layer layer, int simd, int threads, 
     CHECK(actnn_batch_norm_forward(&layout, nullptr, &call) == ACTNN_OK);
     CHECK(result.out.intact() && result.code.intact() && result.layer.saved.intact());
     CHECK(result.layer.mean.intact() && result.layer.variance.intact());
+    CHECK(result.layer.batches == layer.batches + 1);
     return result;
 }
 

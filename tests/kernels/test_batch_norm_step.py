@@ -60,6 +60,10 @@ def activations(form: str, dtype: str = "float32", seed: int = 0):
     return values.astype(dtype).reshape(samples, -1), Channels(count, inner)
 
 
+# how many batches a layer has seen
+BATCHES = 41
+
+
 class Step:
     """A BatchNorm and all that its forward and backward write, filled with rubbish beforehand."""
 
@@ -84,6 +88,7 @@ class Step:
             options.get("statistics"),
             self.arrays.empty((rows, channels.count), "float32", values),
             options.get("unbiased", True),
+            batches=None if bare else np.array([BATCHES]),
         )
         self.out = self.arrays.empty(values.shape, str(values.dtype), values)
         self.buffer = self.arrays.empty((layout.nbytes,), "uint8", values)
@@ -179,6 +184,7 @@ def test_a_forward_normalises_and_tracks(backend, form):
     expected = (split - mean[:, None]) / np.sqrt(variance + EPSILON)[:, None] * gamma + beta
     np.testing.assert_allclose(step.out, expected.reshape(values.shape), rtol=1e-4, atol=1e-5)
     count = step.normalization.count
+    assert step.normalization.batches == BATCHES + 1
     np.testing.assert_allclose(step.normalization.running[0], 0.9 * before[0] + 0.1 * mean, rtol=1e-4, atol=1e-6)
     unbiased = variance * count / max(1, count - 1)
     np.testing.assert_allclose(step.normalization.running[1], 0.9 * before[1] + 0.1 * unbiased, rtol=1e-4)
