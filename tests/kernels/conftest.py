@@ -18,8 +18,9 @@ NOT_INTERPRETED = (
 )
 # what takes it seconds for each row: of few there is one that is quick
 ROW_BY_ROW, QUICK = "test_row_norm_kernels.py::test_a_backward", "one row a sample"
-# whether a process interprets not all tests, but of each file few in which every test and every parameter occur
-FEW = os.environ.get("ACTNN_TRITON_TESTS", "all") == "few"
+# whether a process interprets not all tests, but of each file few in which most tests and parameters occur: one takes
+# the interpreter five seconds
+FEW, MOST = os.environ.get("ACTNN_TRITON_TESTS", "all") == "few", 4
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
@@ -52,7 +53,7 @@ def pytest_collection_modifyitems(config, items):
         for item in left:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
             cases[item.path][item.nodeid] = traits(parameters | {"test": item.originalname})
-        few = set().union(*map(covering, cases.values()))
+        few = set().union(*(covering(of_file, MOST) for of_file in cases.values()))
         left = [item for item in left if item.nodeid in few]
     kept = set(left)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -29,13 +29,14 @@ def test_few_cases_have_everything_that_occurs():
     assert set().union(*(cases[name] for name in few)) == set().union(*cases.values())
     assert covering(dict(reversed(cases.items()))) == few
     assert covering({"alone": traits({})}) == {"alone"}
+    assert covering(cases, most=2) < few
 
 
 # all tests, by make test-triton, take half an hour
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="this is the process that interprets")
 @pytest.mark.parametrize("half", [0, 1])
-def test_interpreted_kernels_pass_tests_of_kernels_in_which_everything_occurs(half):
+def test_interpreted_kernels_pass_tests_of_kernels_in_which_most_occurs(half):
     files = [str(HERE / name) for name in FILES[half::2]]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "ACTNN_TRITON_TESTS": "few"}
     for name in [name for name in environment if name.startswith("PYTEST_")]:

@@ -63,7 +63,7 @@ STATE = {
     "session": {"seed", "sites", "planner", "step", "backward_seen", "_whole", "_call_sites"},
     "site": {
         *("encoded", "step", "account", "expected", "seen", "gradient", "weights", "share", "transfer", "below"),
-        *("handed_down", "energy", "passing", "noise", "depthwise"),
+        *("handed_down", "energy", "sampling", "passing", "noise", "depthwise"),
     },
     "planner": {
         *("budget", "norms", "indices", "handed_down", "_observed", "_gradients", "_sound", "_steps", "_coding"),

@@ -145,8 +145,8 @@ class TorchArrays:
         return TorchOrder(tuple(x.shape), last, batched)
 
     def form(self, x: Tensor) -> Form:
-        # a view that torch negates only when it is read lies where its base does
-        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg()
+        # a view that torch negates or conjugates only when it is read lies where its base does
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
 
     def same_elements(self, form: Any, other: Any) -> bool:
         return same_elements(form, other)

@@ -72,7 +72,8 @@ def prepare(
 
 def inverse_deviation(arrays: Arrays, variance: Array, epsilon: float) -> Array:
     """Return the inverse deviation; from operations that every framework rounds alike, as a power is not."""
-    return divide(arrays, 1.0, arrays.sqrt(variance + epsilon))
+    # ones of their own: those made of an infinite variance would be none
+    return arrays.divide(filled(arrays, variance.shape, 1.0, variance), arrays.sqrt(variance + epsilon))
 
 
 def scheme_of(arrays: Arrays, inverse: Array, gamma: Array, threshold: Array | None) -> Scheme:
