@@ -12,6 +12,7 @@ from z_tests import check_unbiased
 
 import actnn
 from actnn.torch.callers import evaluated_elsewhere
+from actnn.torch.compiled import backend
 from actnn.torch.memory import KeptBytes
 
 DRAWS = 60
@@ -173,6 +174,57 @@ def test_a_code_that_would_meet_itself_in_a_product_is_not_made():
     for name, parameter in model.named_parameters():
         error = (parameter.grad - exact[name]).norm() / exact[name].norm()
         assert error < 0.02, name
+
+
+class Cubic(torch.autograd.Function):
+    """x³ / 3 - x, whose backward multiplies two tensors that it computes from x."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3 / 3 - x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return (x + 1) * (x - 1) * grad
+
+
+MEETINGS = {
+    "two sums of one tensor": lambda h, weight: Cubic.apply(h) @ weight,
+    "a transposed tensor and a gradient that read it": lambda h, weight: h * (h @ weight),
+    "a transposed stack and a gradient that read it": lambda h, weight: (
+        h * torch.bmm(h.view(4, -1, 64), weight.expand(4, 64, 64)).view(h.shape)
+    ),
+    "a tensor and its transposed self": lambda h, weight: (h @ h.T) @ (h @ weight),
+}
+
+
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_a_code_that_meets_itself_through_others_gives_no_bias(meeting, monkeypatch):
+    monkeypatch.setattr(backend, "compile_inner", backend.interpret_inner)
+
+    class Meeting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map, self.weight = nn.Linear(64, 64), nn.Parameter(torch.randn(64, 64) / 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return MEETINGS[meeting](self.map(x), self.weight)
+
+    dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Meeting(), torch.randn(128, 64)
+    compiled, slopes = actnn.compile(model, bits=1), torch.randn(128, 64)
+
+    def gradient(of: nn.Module) -> torch.Tensor:
+        model.zero_grad()
+        (of(x) * slopes).sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    exact = gradient(model)
+    check_unbiased(torch.stack([gradient(compiled) for _ in range(DRAWS)]), exact)
+    assert compiled.report().bytes_of("code") > 0
 
 
 def test_sizes_marked_as_dynamic_are_refused():

@@ -54,6 +54,8 @@ LINEAR: dict[Any, tuple[int, ...]] = {
 }
 # arguments that each of several results depends on
 DEPENDS: dict[Any, tuple[tuple[int, ...], ...]] = {aten.convolution_backward.default: ((0, 2), (0, 1), (0,))}
+# whatever noise their arguments share, none is multiplied with itself
+SUMS = {aten.add.Tensor, aten.sub.Tensor, aten.where.self, aten.cat.default, aten.stack.default}
 # readers of images, whose elements are coded as the compiler lays them out
 IMAGES = {aten.convolution_backward.default, aten.native_batch_norm_backward.default}
 COMPARISONS = {
@@ -178,7 +180,7 @@ def depends_on_gradients(graph: JointGraph) -> set[Node]:
 
 
 def conflicts(graph: JointGraph, chosen: set[Node]) -> set[Node]:
-    """Return the tensors of which a code would meet itself in a product."""
+    """Return the tensors of which a code would meet itself in a product, be it through views or a gradient."""
     # a tensor that has no code yet will have one of its own
     sources = {root: graph.codes.get(root, root) for root in chosen}
     bits = {source: 1 << place for place, source in enumerate(dict.fromkeys(sources.values()))}
@@ -189,25 +191,21 @@ def conflicts(graph: JointGraph, chosen: set[Node]) -> set[Node]:
     taint: dict[Node, int] = {}
 
     def noise(node: Node, reader: Node) -> int:
-        """Return the codes whose noise a reader finds in one of its arguments."""
+        """Return the codes whose noise a reader finds in one of its arguments, which may be a code."""
         root = reading.get(reader, {}).get(node)
-        return taint.get(node, 0) if root is None else bits[sources[root]]
+        return bits.get(node, 0) | taint.get(node, 0) if root is None else bits[sources[root]]
 
     met = 0
-    found: set[Node] = set()
-    for node in graph.graph.nodes:
-        if node in graph.forward:
-            continue
-        gradients = 0
-        for each in node.all_input_nodes:
-            gradients |= taint.get(each, 0)
-        for each in node.all_input_nodes:
-            met |= gradients & bits.get(each, 0)
-        found |= {root for root in reading.get(node, {}).values() if gradients & bits[sources[root]]}
+    for node in graph.backward():
+        reader = node.args[0] if node.target is operator.getitem else node
+        found = [noise(each, reader) for each in noisy_inputs(node)]
         taint[node] = 0
-        for each in noisy_inputs(node):
-            taint[node] |= noise(each, node.args[0] if node.target is operator.getitem else node)
-    return found | {root for root in chosen if met & bits[sources[root]]}
+        for each in found:
+            # of what has several results, each is looked at by itself
+            if node.target not in SUMS and node.target not in DEPENDS:
+                met |= taint[node] & each
+            taint[node] |= each
+    return {root for root in chosen if met & bits[sources[root]]}
 
 
 def noisy_inputs(node: Node) -> list[Node]:
