@@ -119,6 +119,12 @@ def test_a_process_that_did_not_load_it_has_none():
     assert not preload.begin_step()
 
 
+def test_nothing_of_the_runtime_of_cpp_comes_along_with_it():
+    """A second unwinder in every process, and one that wants a newer C library than all else does."""
+    content = preload.library().read_bytes()
+    assert [name for name in (b"__gxx_personality", b"_Unwind_", b"_dl_find_object") if name in content] == []
+
+
 def test_other_libraries_that_are_loaded_first_stay():
     given = {"LD_PRELOAD": "/lib/a.so /lib/b.so", "HOME": "/"}
     chosen = preload.environment(given)
