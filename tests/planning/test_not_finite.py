@@ -31,11 +31,11 @@ def test_a_gradient_that_is_not_finite_tells_nothing_of_what_batch_norm_hands_do
     owner = session()
     below, norm = sites(owner)[0], sites(owner, batch_norm=True)[0]
     below.transfer, norm.below = Transfer(np.ones(3), 1.0), below
-    before = owner.planner.handed_down
+    before = owner.planner.lessons.handed_down
     owner.forward_begins()
     hand(code(norm), norm, np.full(SAMPLES, value), (np.ones(3), np.full(3, value)))
     owner.forward_begins()
-    assert (norm.handed_down, owner.planner.handed_down) == (None, before)
+    assert (norm.handed_down, owner.planner.lessons.handed_down) == (None, before)
 
 
 @pytest.mark.parametrize("overflow", [Transfer(np.array([1.0, np.nan]), 0.0), Transfer(np.ones(2), np.inf)])

@@ -26,8 +26,9 @@ from planned_sites import (
 
 from actnn.format import AFFINE, TWO_SIDED, ZERO_EXACT, Family
 from actnn.planning import Demand, variance
+from actnn.planning.lessons import MOST_CODES
 from actnn.planning.noise import Transfer
-from actnn.planning.planner import LEAST_GROUPS, MOST_CODES, MOST_STRIDE
+from actnn.planning.planner import LEAST_GROUPS, MOST_STRIDE
 from actnn.planning.records import BOTH_SIDES, OUTPUT, POSITIVE_OUTPUT
 from actnn.session.session import Session
 

@@ -51,12 +51,12 @@ NO_STATE = {
             "observing",
             "traces",
             "weighing",
-            "_predictions",
             "_unread",
             "_waiting",
         ),
-        *("_batch_norms", "_placed_norms", "_felt"),
+        *("_batch_norms", "_placed_norms"),
     },
+    "lessons": {"predictions", "_factor", "_felt"},
     "budget": {"_sizes"},
 }
 STATE = {
@@ -66,9 +66,10 @@ STATE = {
         *("handed_down", "energy", "sampling", "passing", "noise", "depthwise"),
     },
     "planner": {
-        *("budget", "norms", "indices", "handed_down", "_observed", "_gradients", "_sound", "_steps", "_coding"),
-        *("_sharing", "_left_over", "_added", "_energies"),
+        *("budget", "norms", "indices", "lessons", "_steps", "_coding"),
+        *("_sharing", "_left_over", "_added"),
     },
+    "lessons": {"handed_down", "observed", "gradients", "energies", "sound"},
     "budget": {"limit", "measuring", "other_bytes", "_chosen", "_fixed", "_scale", "_settled", "_coded"},
 }
 
@@ -130,6 +131,7 @@ def test_every_attribute_is_state_or_known_to_be_none(part: str):
         "session": session,
         "site": session.sites[0],
         "planner": session.planner,
+        "lessons": session.planner.lessons,
         "budget": session.planner.budget,
     }
     assert set(vars(found[part])) == STATE[part] | NO_STATE[part]

@@ -26,15 +26,14 @@ import numpy as np
 from actnn.format import GROUP, MAX_BITS, Family, Layout, plane_bytes
 from actnn.kernels.contract import Array, Arrays, DividedLayout, Division, Span
 from actnn.planning.budget import MemoryBudget
-from actnn.planning.caps import CHAIN, sampling_of, sampling_variances, weigh
+from actnn.planning.caps import sampling_of, sampling_variances, weigh
 from actnn.planning.learnt import Learnt, smoothed
-from actnn.planning.noise import Floats, Transfer, handed_down, rounding_factor
+from actnn.planning.lessons import Lessons
+from actnn.planning.noise import Floats, Transfer, rounding_factor
 from actnn.planning.plain import Plain, array_of, plain_array
 from actnn.planning.problem import Demand
 from actnn.planning.records import (
     SIDES,
-    Felt,
-    Handing,
     Observation,
     Passing,
     Record,
@@ -51,8 +50,6 @@ from actnn.settings import Policy
 # enough groups of a sample to know its range, and few enough to read no more than an eighth of it
 LEAST_GROUPS = 8
 MOST_STRIDE = 8
-# what a BatchNorm hands down until that is known
-HANDED_DOWN = 10.0
 # steps after which what changes slowly is measured again
 RENEWED = 128
 # steps in which gradients are measured: the first ones, then one of so many, and later, when they change less, fewer
@@ -62,8 +59,6 @@ EARLY_STEPS = 64
 OBSERVED_LATER = 8
 # observed steps in which gradients of weights are measured, too: their squares change slowly
 WEIGHED = 2
-# codes of one site that are remembered until a forward begins: where parts of a model train alone, none ever does
-MOST_CODES = 64
 MOST_PENDING = 4096
 # fractions of a plane that are nothing but float rounding
 CLOSE = 1e-3
@@ -77,7 +72,6 @@ class Planner:
         self.budget = None if memory is None else MemoryBudget(memory)
         self.norms = SampleNorms()
         self.indices: Indices | None = None
-        self.handed_down = HANDED_DOWN
         self.statistics = Statistics()
         # changes whenever sites may have other numbers of planes than before
         self.epoch = 0
@@ -85,17 +79,10 @@ class Planner:
         # whether this step's gradients are measured, those of weights too, and who made what is normalised
         self.observing = self.weighing = True
         self.traces = self.active
-        self._predictions: dict[str, float] | None = None
         # what this step measured, and what steps before it did whose numbers have not arrived yet
         self._unread = Unread()
         self._waiting: deque[Unread] = deque()
-        # what the energies of the gradients of weights came to
-        self._energies: dict[Learnt, float] = {}
-        self._observed: dict[Learnt, deque[Record]] = {}
-        self._gradients: dict[Learnt, tuple[float, int]] = {}
-        # how much was felt since the forward began, which counts the order of the backward
-        self._felt = 0
-        self._sound = True
+        self.lessons = Lessons(rounding_factor(policy.rounding))
         self._steps = 0
         self._coding = False
         self._batch_norms: tuple[Indices, Floats] | None = None
@@ -109,12 +96,12 @@ class Planner:
     def predictions(self) -> dict[str, float] | None:
         """The variance predicted for each layer's gradient, summed over backwards; None where nobody asked for it."""
         self.settle()
-        return self._predictions
+        return self.lessons.predictions
 
     @predictions.setter
     def predictions(self, predictions: dict[str, float] | None) -> None:
         self.settle()
-        self._predictions = predictions
+        self.lessons.predictions = predictions
         # with them, all groups are measured
         self.epoch += 1
         self.active = self.policy.adaptive or self.budget is not None or predictions is not None
@@ -124,11 +111,11 @@ class Planner:
     def records(self) -> list[Record]:
         """What was learnt of each code since the last forward began."""
         self.settle()
-        return [record for own in self._observed.values() for record in own]
+        return self.lessons.records
 
     def stride(self, elements: int) -> int:
         """Return which groups of a sample are measured: every one, or one of so many."""
-        if self._predictions is not None:
+        if self.lessons.predictions is not None:
             return 1
         return min(MOST_STRIDE, max(1, -(-elements // GROUP) // LEAST_GROUPS))
 
@@ -231,8 +218,6 @@ class Planner:
             # a batch that overflows tells nothing
             if math.isfinite(transfer.patch) and np.isfinite(transfer.aligned).all():
                 site.transfer = transfer
-        for site, span in unread.energies:
-            self._energies[site] = self._energies.get(site, 0.0) + float(span.values.sum())
         for site, (whole, parts) in unread.parts.items():
             of_whole, of_parts = (float(sum(span.values.sum() for span in spans)) for spans in ((whole,), parts))
             share = sampling_of(of_whole, of_parts, len(parts))
@@ -240,73 +225,7 @@ class Planner:
                 site.sampling = smoothed(site.sampling, share)
         for note in unread.notes:
             note()
-        for observation in unread.observations:
-            if isinstance(observation, Passing):
-                self._learn_what_goes_on(observation)
-            else:
-                self._learn(observation)
-
-    def _learn_what_goes_on(self, seen: Passing) -> None:
-        """Note noise that goes on to layers below, relative to the gradient that has it."""
-        ratio = seen.ratio()
-        if not math.isfinite(ratio):
-            self._sound = False
-            return
-        self._note(seen.record)
-        left = 0.0 if seen.left is None else float(seen.left.values.sum())
-        self._felt += 1
-        seen.record.felt.append(Felt(seen.columns, ratio, seen.reader, True, self._felt, left))
-
-    def _note(self, record: Record) -> None:
-        """Let a code be one of those that share the budget."""
-        if not record.observed:
-            record.observed = True
-            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
-
-    def _learn(self, seen: Observation) -> None:
-        energies = seen.energies.values.astype(np.float64)
-        record, reader, coefficient = seen.record, seen.reader, seen.coefficient
-        mean = float(energies.sum()) / max(1, len(energies))
-        below = 0.0
-        if seen.scale is not None:
-            coefficient *= seen.scale()
-        if isinstance(seen, Handing):
-            if seen.channels is not None and math.isfinite(mean):
-                self._learn_what_is_handed_down(reader, coefficient, mean, seen.channels)
-            below = coefficient * (self.handed_down if reader.handed_down is None else reader.handed_down)
-            coefficient = coefficient if seen.learns else 0.0
-        if not math.isfinite(mean):
-            self._sound = False
-            return
-        self._note(record)
-        record.weights = record.weights + seen.columns * ((coefficient + CHAIN * below) * mean)
-        self._felt += 1
-        for felt_by, share in ((reader, coefficient), (reader.below, below)):
-            if felt_by is not None and share:
-                energy = float(energies.sum()) if felt_by is reader else 0.0
-                record.felt.append(Felt(seen.columns, share * mean, felt_by, False, self._felt, energy))
-        total, count = self._gradients.get(reader, (0.0, 0))
-        self._gradients[reader] = total + mean, count + 1
-        if record.indices is not None and len(energies) == len(record.indices) and (reader.gradient or mean) > 0:
-            record.relative.append(energies / (reader.gradient or mean))
-        if self._predictions is not None:
-            felt = float(energies @ record.noise(seen.columns, rounding_factor(self.policy.rounding)))
-            for felt_by, share in ((reader, coefficient), (reader.below, below)):
-                if felt_by is not None:
-                    self._predictions[felt_by.name] = self._predictions.get(felt_by.name, 0.0) + share * felt
-
-    def _learn_what_is_handed_down(
-        self, reader: Learnt, coefficient: float, energy: float, channels: Callable[[], tuple[Floats, Floats]]
-    ) -> None:
-        """Find out what noise in a BatchNorm costs the layer below it."""
-        transfer = None if reader.below is None else reader.below.transfer
-        if transfer is None:
-            return
-        found = handed_down(*channels(), transfer, coefficient, energy)
-        if math.isfinite(found):
-            reader.handed_down, reader.transfer = found, transfer
-            # a BatchNorm above a sum or a concatenation hands down to many: as much as the others do, on average
-            self.handed_down = smoothed(self.handed_down, found)
+        self.lessons.learn(unread)
 
     def is_time(self, site: Learnt, apart: int = OBSERVED_LATER) -> bool:
         """Tell whether what changes slowly is to be measured again: not at all sites in the same step.
@@ -342,18 +261,16 @@ class Planner:
 
     def _decide_shares(self, unread: Unread) -> None:
         """Learn from what was read of a step, and decide every site's share."""
-        observed, gradients, sound = self._observed, self._gradients, self._sound
-        energies = self._energies
-        self._observed, self._gradients, self._energies, self._sound, self._felt = {}, {}, {}, True, 0
-        if not sound or not observed or not self.active:
+        lessons, self.lessons = self.lessons, self.lessons.next()
+        if not lessons.sound or not lessons.observed or not self.active:
             return
         self.epoch += 1
         self._added.clear()
-        for reader, (total, count) in gradients.items():
+        for reader, (total, count) in lessons.gradients.items():
             reader.gradient = smoothed(reader.gradient, total / count)
-        records = [record for own in observed.values() for record in own]
-        self._weigh(records, energies)
-        for site, own in observed.items():
+        records = lessons.records
+        self._weigh(records, lessons.energies)
+        for site, own in lessons.observed.items():
             weights = own[0].weights if len(own) == 1 else np.mean([record.weights for record in own], axis=0)
             site.weights = smoothed(site.weights, weights)
         self._update_norms(records)
@@ -377,7 +294,7 @@ class Planner:
 
     def _decide_observing(self) -> None:
         """Decide whether this step's gradients are measured: samples are seen once an epoch, layers in every step."""
-        always, steps = self._predictions is not None or self.indices is not None, self._steps
+        always, steps = self.lessons.predictions is not None or self.indices is not None, self._steps
         apart = OBSERVED if steps <= EARLY_STEPS else OBSERVED_LATER
         self.observing = always or steps <= FIRST_STEPS or steps % apart == 0
         self.weighing = self.observing and (steps <= FIRST_STEPS or steps % (WEIGHED * apart) == 0)
@@ -450,21 +367,16 @@ class Planner:
 
     def state(self) -> Plain:
         """Return, between steps, all that the next ones depend on; sites are named by index."""
-        records = self.records
+        self.settle()
         batches: list[Indices] = []
-        of_records = [record.state() | {"batch": numbered(batches, record.indices)} for record in records]
+        lessons = self.lessons.state(batches)
         indices = numbered(batches, self.indices)
-        return {
+        return lessons | {
             "steps": self._steps,
             "coding": self._coding,
-            "sound": self._sound,
-            "handed_down": self.handed_down,
             "norms": self.norms.state(),
             "batches": [plain_array(batch) for batch in batches],
             "indices": indices,
-            "records": of_records,
-            "energies": [[site.index, energy] for site, energy in self._energies.items()],
-            "gradients": [[site.index, total, count] for site, (total, count) in self._gradients.items()],
             "sharing": sorted(site.index for site in self._sharing),
             "left_over": [[group, left] for group, left in self._left_over.items()],
             "added": [[site.index, *rows, planes] for (site, *rows), planes in self._added.items()],
@@ -474,22 +386,12 @@ class Planner:
     def load(self, state: Plain, sites: Sequence[Learnt]) -> None:
         """Go on where another planner of the same sites was."""
         batches = [array_of(batch) for batch in state["batches"]]
-
-        def batch(number: int | None) -> Indices | None:
-            return None if number is None else batches[number]
-
         self._unread, self._waiting = Unread(), deque()
-        self._predictions, self._batch_norms = None, None
-        self._steps, self._coding, self._sound = state["steps"], state["coding"], state["sound"]
-        self.handed_down, self.indices = state["handed_down"], batch(state["indices"])
+        self.lessons.load(state, sites, batches)
+        self._batch_norms = None
+        self._steps, self._coding = state["steps"], state["coding"]
+        self.indices = None if state["indices"] is None else batches[state["indices"]]
         self.norms.load(state["norms"])
-        self._observed = {}
-        for each in state["records"]:
-            record = Record.of(each, sites, batch(each["batch"]))
-            self._observed.setdefault(record.site, deque(maxlen=MOST_CODES)).append(record)
-        # states once did not tell these
-        self._energies = {sites[index]: energy for index, energy in state.get("energies", ())}
-        self._gradients = {sites[index]: (total, count) for index, total, count in state["gradients"]}
         self._sharing = {sites[index] for index in state["sharing"]}
         self._left_over = dict(state["left_over"])
         self._added = {(sites[index], samples, elements): planes for index, samples, elements, planes in state["added"]}
