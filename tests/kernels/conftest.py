@@ -14,7 +14,7 @@ from hypothesis import settings
 # what an interpreter takes too long for, and what is about threads and instruction sets of a compiled library
 NOT_INTERPRETED = (
     *("threads", "few_million", "many_groups", "many groups", "many_samples", "many_elements", "copy"),
-    "of_few_values_is_unbiased",
+    *("of_few_values_is_unbiased", "a_runtime_is_chosen"),
 )
 # what takes it seconds for each row: of few there is one that is quick
 ROW_BY_ROW, QUICK = "test_row_norm_kernels.py::test_a_backward", "one row a sample"

@@ -15,9 +15,14 @@ import pytest
 from code_cases import INTERPRETED
 from covering import covering, traits
 
+from actnn.bench import roofline
+from actnn.errors import FormatError
+from actnn.format import FAMILIES, GROUP, Layout
+from actnn.kernels.triton import compiling
 from actnn.kernels.triton.cases import all_cases
 from actnn.kernels.triton.compiling import TARGETS, compiled
 from actnn.kernels.triton.device import batch_norm, codes, masks, pooling, row_norm, sampling, smooth
+from actnn.kernels.triton.launching import MOST_ELEMENTS, form_of, grid
 
 FEW = os.environ.get("ACTNN_TRITON_TESTS", "few") == "few"
 CASES = {case.name: case for case in all_cases()}
@@ -70,6 +75,26 @@ def test_what_is_recorded_is_what_compilers_make(name):
     newest = {(each["kernel"], each["target"]): each for each in records}
     found = compiled(CASES[name], "sm80")
     assert newest[name, "sm80"]["instructions_an_element"] == pytest.approx(found.an_element, abs=0.1)
+
+
+def test_every_operation_that_would_be_fused_is_seen(monkeypatch):
+    monkeypatch.setitem(compiling.OPTIONS, "enable_fp_fusion", True)
+    for target in ("sm80", "gfx942"):
+        # it has a division and a root, too
+        assert compiled(CASES["prepare"], target).fused > 0
+
+
+def test_the_page_of_estimates_is_that_of_the_records():
+    records = [json.loads(line) for line in RECORDS.read_text().splitlines()]
+    assert list(dict.fromkeys(each["kernel"] for each in records)) == list(roofline.SHOWN)
+    assert (RECORDS.parents[1] / "docs" / "roofline.md").read_text() == roofline.page(roofline.estimates(records))
+
+
+def test_a_sample_of_more_elements_than_kernels_count_is_refused():
+    form = form_of(Layout(1, 256, FAMILIES["affine"], 2))
+    assert grid(form, MOST_ELEMENTS // GROUP, 3)[0] > 0
+    with pytest.raises(FormatError, match="at most 2146435072"):
+        grid(form, MOST_ELEMENTS // GROUP + 1, 3)
 
 
 def test_every_kernel_has_a_case():

@@ -27,6 +27,7 @@ from actnn.kernels.triton.launching import (
     NO_CHANNELS,
     TILE,
     aligned,
+    blocks_of,
     cut_of,
     divisors,
     form_of,
@@ -135,7 +136,7 @@ class CodeRows(SamplingRows):
     ) -> Array:
         samples, elements = values.shape if rows is None else rows
         planes = space(arrays, values, index_bytes(samples, elements, 1), buffer)
-        blocks = -(-elements // (8 * OCTETS))
+        blocks = blocks_of(elements, 8 * OCTETS)
         self.launch(
             *(arrays, values, encode_mask_kernel, samples * blocks, values, planes),
             *(0.0 if upper is None else float(upper), elements, max(1, blocks), upper is not None, OCTETS),
@@ -171,7 +172,7 @@ class CodeRows(SamplingRows):
         samples, elements = values.shape
         planes = space(arrays, values, index_bytes(samples, elements, bits), buffer)
         groups = -(-elements // GROUP)
-        blocks = -(-groups // INDEX_TILE)
+        blocks = blocks_of(elements, INDEX_TILE * GROUP)
         arguments = values, planes, elements, groups, bits, max(1, blocks), INDEX_TILE
         self.launch(arrays, values, encode_index_kernel, samples * blocks, *arguments)
         return planes
@@ -179,7 +180,7 @@ class CodeRows(SamplingRows):
     def decode_index(self, arrays: Arrays, planes: Array, samples: int, elements: int, bits: int) -> Array:
         values = arrays.empty((samples, elements), "int32", planes)
         groups = -(-elements // GROUP)
-        blocks = -(-groups // INDEX_TILE)
+        blocks = blocks_of(elements, INDEX_TILE * GROUP)
         arguments = planes, values, elements, groups, bits, max(1, blocks), INDEX_TILE
         self.launch(arrays, planes, decode_index_kernel, samples * blocks, *arguments)
         return values

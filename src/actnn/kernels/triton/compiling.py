@@ -38,8 +38,11 @@ POINTERS = {
 }
 FLOATS = frozenset({"epsilon", "kept", "momentum", "ratio", "total", "factor", "above", "below", "upper"})
 # of a fused multiply-add, and of a division that is not rounded correctly
-FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)\b|\bv_(?:pk_)?fma(?:c|mk|ak)?_f(?:32|64)\b")
-APPROXIMATE = re.compile(r"\bdiv\.(?:full|approx)\b|\bsqrt\.approx\b|\.ftz\b")
+FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)\b|\bv_(?:pk_)?fma(?:c|mk|ak)?_f(?:32|64)")
+APPROXIMATE = re.compile(r"\bdiv\.(?:full|approx)\b|\bsqrt\.approx\b|\.ftz\b|\b(?:arcp|afn|fast)\b|!fpmath")
+# AMD's compiler makes a division and a root that are rounded correctly of an approximate one and fused operations
+DIVISION, ROOT = re.compile(r"\bv_div_fixup_f32"), re.compile(r"\bv_sqrt_f32")
+FUSED_IN_DIVISION, FUSED_IN_ROOT = 5, 2
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
@@ -62,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compiler made of a kernel."""
+    """What a compiler made of a kernel; ``fused`` and ``approximate`` operations beside exact divisions and roots."""
 
     registers: int
     spilled: int
@@ -79,12 +82,13 @@ def compiled(case: Case, target: str) -> Compiled:
     threads = OPTIONS["num_warps"] * TARGETS[target].warp_size
     read = of_cuda if TARGETS[target].backend == "cuda" else of_hip
     registers, spilled, instructions, text = read(found)
+    exact = FUSED_IN_DIVISION * len(DIVISION.findall(text)) + FUSED_IN_ROOT * len(ROOT.findall(text))
     return Compiled(
         registers=registers,
         spilled=spilled,
         instructions=instructions,
         an_element=instructions / max(1.0, case.elements / threads),
-        fused=len(FUSED.findall(text)),
+        fused=len(FUSED.findall(text)) - exact,
         approximate=len(APPROXIMATE.findall(text)),
         shared=int(found.metadata.shared),
     )
@@ -141,14 +145,12 @@ def main_part(code: str) -> Iterator[str]:
 
 
 def of_hip(found: Any) -> tuple[int, int, int, str]:
-    """Return registers, spilled registers and instructions of an AMD program, and its text without divisions."""
+    """Return registers, spilled registers and instructions of an AMD program, its text and what that was made of."""
     text = found.asm["amdgcn"]
     registers = int(re.findall(r"\.vgpr_count:\s+(\d+)", text)[0])
     spilled = int(re.findall(r"\.vgpr_spill_count:\s+(\d+)", text)[0])
     lines = [line for line in text.splitlines() if re.match(r"\s+(v_|s_|ds_|global_|buffer_)", line)]
-    # a division that is rounded correctly is made of fused operations here: only those outside of one count
-    fused = "" if "v_div_fixup_f32" in text or "v_sqrt_f32" in text else text
-    return registers, spilled, len(lines), fused
+    return registers, spilled, len(lines), text + found.asm["llir"]
 
 
 def output(tool: Path, *arguments: str) -> str:

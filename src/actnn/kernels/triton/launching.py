@@ -27,6 +27,8 @@ OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
 ALIGNMENT = 4
 # numbers below 256 are divided by as a product and a shift
 MAGIC = 1 << 20
+# kernels count the elements of a sample, and those that a program reads behind its end, in 32 bits
+MOST_ELEMENTS = 2**31 - 2**20
 NO_CHANNELS = Channels(1, 1)
 # where a channel has fewer elements side by side than this, a program reads several channels
 SIDE = 32
@@ -139,8 +141,23 @@ def magic(divisor: int) -> int:
 
 def grid(form: Form, groups: int, samples: int) -> tuple[int, int]:
     """Return how many programs a tile after the other takes, and how many of them a sample has."""
-    blocks = -(-groups // form.tile)
+    blocks = blocks_of(groups * GROUP, form.tile * GROUP)
     return (-(-groups * samples // form.tile) if form.flat else blocks * samples), max(1, blocks)
+
+
+def blocks_of(elements: int, length: int) -> int:
+    """Return how many programs, of so many elements each, a sample takes."""
+    check_elements(elements)
+    return -(-elements // length)
+
+
+def check_elements(elements: int) -> None:
+    """Raise FormatError where a sample has more elements than kernels can count."""
+    if elements > MOST_ELEMENTS:
+        raise FormatError(
+            f"kernels of accelerators were given a sample of {elements} elements: expected at most {MOST_ELEMENTS}. "
+            "Give smaller samples, or leave that layer exact."
+        )
 
 
 def signed(key: Key) -> Sequence[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from actnn.format import GROUP
 from actnn.kernels.contract import Array, Arrays, Pool
 from actnn.kernels.triton.device.pooling import max_pool_backward_kernel, max_pool_kernel
-from actnn.kernels.triton.launching import INTERPRETED, Launching, space
+from actnn.kernels.triton.launching import INTERPRETED, Launching, blocks_of, check_elements, space
 
 AXES = 3
 # groups of a program's outputs, and inputs of a program of the backward
@@ -18,7 +18,8 @@ class PoolRows(Launching):
 
     def max_pool(self, arrays: Arrays, values: Array, out: Array, pool: Pool, buffer: Array | None = None) -> Array:
         planes = space(arrays, values, pool.nbytes, buffer)
-        blocks = -(-pool.elements[1] // (GROUP * POOL_TILE))
+        check_elements(pool.elements[0])
+        blocks = blocks_of(pool.elements[1], GROUP * POOL_TILE)
         self.launch(
             *(arrays, values, max_pool_kernel, pool.samples * blocks, values, out, planes),
             *(*shape_of(pool), pool.bits, max(1, blocks), *padded(pool.kernel, 1), pool.channels_last, POOL_TILE),
@@ -30,7 +31,7 @@ class PoolRows(Launching):
     ) -> Array:
         if out is None:
             out = arrays.empty((pool.samples, pool.elements[0]), arrays.dtype(grad), grad)
-        blocks = -(-pool.elements[0] // BLOCK)
+        blocks = blocks_of(pool.elements[0], BLOCK)
         self.launch(
             *(arrays, grad, max_pool_backward_kernel, pool.samples * blocks, planes, grad, out),
             *(*shape_of(pool), pool.bits, max(1, blocks), *padded(pool.kernel, 1), pool.channels_last, BLOCK),
