@@ -72,7 +72,6 @@ _LAZY = dict.fromkeys(
     "config": "actnn.settings",
     "set_optimization_level": "actnn.settings",
     "compute_tensor_bytes": "actnn.model.usage",
-    "register": "actnn.torch",
     # by itself: it loads torch's compiler
     "compile": "actnn.torch.compiled",
 }
@@ -95,6 +94,7 @@ __all__ = [
     "config",
     "get_memory_usage",
     "load",
+    "register",
     "save",
     "set_optimization_level",
     "verify",
@@ -106,12 +106,18 @@ _FRONT_ENDS = {"torch": "actnn.torch", "paddle": "actnn.paddle"}
 
 def _front_end(what: str, model: Any) -> Any:
     """Return the front end that a model belongs to; loads no framework but the one that made the model."""
-    for base in type(model).__mro__:
-        if (package := base.__module__.partition(".")[0]) in _FRONT_ENDS:
-            return import_module(_FRONT_ENDS[package])
-    raise UnsupportedError(
-        f"{what} was given a {type(model).__name__}: expected a torch.nn.Module or a paddle.nn.Layer."
-    )
+    name = _front_end_of(type(model))
+    if name is None:
+        raise UnsupportedError(
+            f"{what} was given a {type(model).__name__}: expected a torch.nn.Module or a paddle.nn.Layer."
+        )
+    return import_module(name)
+
+
+def _front_end_of(kind: type[Any]) -> str | None:
+    """Return the name of the front end whose framework a class derives from, if there is one."""
+    packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((_FRONT_ENDS[package] for package in packages if package in _FRONT_ENDS), None)
 
 
 class _AnyWrapper(type):
@@ -149,6 +155,14 @@ def load(path: Any, model: Any, **parts: Any) -> dict[str, Any]:
     """Bring a model and objects to where ``save`` was called: see load of actnn.torch and actnn.paddle."""
     found: dict[str, Any] = _front_end("load", model).load(path, model, **parts)
     return found
+
+
+def register(kind: type[Any], forward: Any) -> None:
+    """Let converted models compute layers of a class by another function: see register of the front ends."""
+    name = _front_end_of(kind) if isinstance(kind, type) else None
+    if name is None:
+        raise ConfigError(f"register was given {kind!r}: expected a class of torch modules or of paddle layers.")
+    import_module(name).register(kind, forward)
 
 
 def get_memory_usage(print_info: bool = False) -> int:

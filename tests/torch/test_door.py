@@ -305,8 +305,10 @@ def test_a_registered_class_is_one_operation():
 
 
 def test_registering_what_is_no_module_is_refused():
-    with pytest.raises(actnn.ConfigError, match="expected a class of torch modules"):
+    with pytest.raises(actnn.ConfigError, match="expected a class of torch modules or of paddle layers"):
         actnn.register(F.relu, F.relu)
+    with pytest.raises(actnn.ConfigError, match="expected a function of the layer"):
+        actnn.register(Scaled, None)
 
 
 def test_half_precision_under_autocast_has_the_dtypes_of_torch():

@@ -1,4 +1,4 @@
-"""The PaddlePaddle front end: ``import actnn.paddle as actnn`` has all of torch's but ``compile`` and ``register``."""
+"""The PaddlePaddle front end: ``import actnn.paddle as actnn`` has all of torch's but ``compile``."""
 
 from actnn.errors import (
     ActnnError,
@@ -15,6 +15,7 @@ from actnn.model.usage import compute_tensor_bytes
 from actnn.paddle.checkpoint import load, save
 from actnn.paddle.convert import QModule
 from actnn.paddle.data import DataLoader
+from actnn.paddle.door.written import register
 from actnn.paddle.functional import FUNCTIONS
 from actnn.paddle.layers import *  # noqa: F403
 from actnn.paddle.layers import ALIASES, LAYERS
@@ -42,6 +43,7 @@ __all__ = [
     "config",
     "get_memory_usage",
     "load",
+    "register",
     "save",
     "set_optimization_level",
     "verify",

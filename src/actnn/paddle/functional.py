@@ -102,6 +102,11 @@ def of_pooling(given: Arguments) -> Arguments:
     return rest | {"ksize": given["kernel_size"], "divisor": given.get("divisor_override")}
 
 
+def of_one_axis(given: Arguments) -> Arguments:
+    """Return what a pooling layer of one axis holds."""
+    return {name: value for name, value in given.items() if name != "x"}
+
+
 def of_dropout(given: Arguments) -> Arguments:
     """Return what a dropout layer holds."""
     return {name: value for name, value in given.items() if name != "x"}

@@ -16,9 +16,11 @@ from actnn.paddle.functional import (
     of_activation,
     of_adaptive_pooling,
     of_leaky_relu,
+    of_one_axis,
+    of_pooling,
 )
 from actnn.paddle.layers.activation import QLeakyReLU, QReLU6
-from actnn.paddle.layers.pooling import QAdaptiveAvgPool2D
+from actnn.paddle.layers.pooling import QAdaptiveAvgPool2D, QMaxPool1D, QMaxPool3D
 
 LOWER: dict[str, Lower] = {
     "linear": FUNCTIONS["qlinear"],
@@ -32,7 +34,9 @@ LOWER: dict[str, Lower] = {
     "relu6": Lower(QReLU6, F.relu6, of_activation),
     "leaky_relu": Lower(QLeakyReLU, F.leaky_relu, of_leaky_relu),
     "dropout": FUNCTIONS["qdropout"],
+    "max_pool1d": Lower(QMaxPool1D, F.max_pool1d, of_one_axis),
     "max_pool2d": FUNCTIONS["qmax_pool2d"],
+    "max_pool3d": Lower(QMaxPool3D, F.max_pool3d, of_pooling),
     "avg_pool2d": FUNCTIONS["qavg_pool2d"],
     "adaptive_avg_pool2d": Lower(QAdaptiveAvgPool2D, F.adaptive_avg_pool2d, of_adaptive_pooling),
 }
@@ -86,6 +90,24 @@ def convolution(
     return RULES[name](frame, getattr(F, name), x, weight, bias, stride, around, dilation, groups, data_format)
 
 
+def adaptive_max_pool(rank: int) -> Rule:
+    """Return the rule of a max pooling to so many outputs an axis; declines windows of different sizes."""
+    windows = f"max_pool{rank}d"
+
+    def rule(frame: Frame, function: Any, x: Any, output_size: Any, return_mask: bool = False, name: Any = None) -> Any:
+        if return_mask or not coded(x) or len(x.shape) != rank + 2:
+            return DECLINED
+        space = x.shape[2:]
+        given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * rank
+        output = [own if size is None else size for size, own in zip(given, space, strict=True)]
+        if any(size < 1 or own % size for size, own in zip(output, space, strict=True)):
+            return DECLINED
+        sizes = [own // size for size, own in zip(output, space, strict=True)]
+        return RULES[windows](frame, getattr(F, windows), x, sizes)
+
+    return rule
+
+
 def learned(given: dict[str, Any]) -> bool:
     """Tell whether the weight of a map learns; what is no map has none."""
     weight = given.get("weight")
@@ -93,5 +115,6 @@ def learned(given: dict[str, Any]) -> bool:
 
 
 RULES: dict[str, Rule] = {name: by_layer(name, lower) for name, lower in LOWER.items()}
+RULES |= {f"adaptive_max_pool{rank}d": adaptive_max_pool(rank) for rank in (1, 2, 3)}
 # what only layers of Paddle call
 INNER: dict[str, Rule] = {"_conv_nd": convolution}

@@ -8,6 +8,7 @@ from typing import Any
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
+from paddle.nn.layer import norm
 
 from actnn.model.conversion import Patterns
 from actnn.model.door import Rule
@@ -34,6 +35,8 @@ def places() -> list[tuple[Any, str, Rule]]:
     """Return where Paddle has functions that rules know."""
     found = [(owner, name, rule) for owner in OWNERS for name, rule in RULES.items() if name in vars(owner)]
     inner = [(F.conv, name, rule) for name, rule in layers.INNER.items() if name in vars(F.conv)]
+    # the one module of layers that imports functions by their names
+    inner += [(norm, name, rule) for name, rule in norms.RULES.items() if name in vars(norm)]
     return [*found, *inner, *((paddle.Tensor, name, rule) for name, rule in products.OPERATORS.items())]
 
 

@@ -1,7 +1,8 @@
 """Whole classes that are one operation, though their forward is written out in small pieces.
 
-A row is the ending of the names of such classes, and a function that computes the same in training. A class
-that is found by its name is served only where a trial shows that it computes what its name says.
+A row is a class that a user registered, or the ending of the names of such classes, and a function that computes the
+same in training. A class that is found by its name is served only where a trial shows that it computes what its name
+says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from paddle import Tensor, nn
 
 from actnn.kernels.contract import Rows
 from actnn.model.door import DECLINED, disagreement
+from actnn.model.registry import Forward, Registry
 from actnn.paddle.door import norms
 from actnn.paddle.door.calls import calls
 
@@ -23,6 +25,9 @@ Written = Callable[..., Any]
 EPSILONS = ("variance_epsilon", "epsilon", "eps", "_epsilon")
 TOLERANCE = 1e-5
 TRIAL_ROWS = 3
+
+registry = Registry(nn.Layer, "paddle layers")
+register = registry.register
 
 
 def rms_norm(layer: Any, plainly: Any, *arguments: Any, **options: Any) -> Any:
@@ -65,11 +70,18 @@ def is_rms_norm(layer: nn.Layer) -> bool:
     return bool(paddle.allclose(found.astype("float32"), expected.detach(), TOLERANCE, TOLERANCE))
 
 
+def registered(forward: Forward, layer: nn.Layer, plainly: Any, *arguments: Any, **options: Any) -> Any:
+    """Return what a user's function computes; the layer's own forward is not asked."""
+    return forward(layer, *arguments, **options)
+
+
 BY_NAME: dict[str, tuple[Callable[[nn.Layer], bool], Written]] = {"RMSNorm": (is_rms_norm, rms_norm)}
 
 
 def written(layer: nn.Layer) -> tuple[Written | None, str | None]:
     """Return what computes a layer by operations, None where its own forward serves, and why if its name says more."""
+    if (given := registry.of(layer)) is not None:
+        return partial(registered, given), None
     reason = None
     for ending, (agrees, function) in BY_NAME.items():
         if type(layer).__name__.endswith(ending):

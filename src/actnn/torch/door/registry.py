@@ -6,7 +6,7 @@ door knows. A row found by name is used only where a trial shows that it compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from actnn.errors import ConfigError
 from actnn.model.door import disagreement
+from actnn.model.registry import Forward, Registry
 from actnn.session.session import Session
 
-# given the module and what it was called with
-Forward = Callable[..., Any]
 TOLERANCE = 1e-5
 TRIAL_ROWS = 3
 
@@ -46,42 +44,24 @@ BY_NAME: Sequence[tuple[str, Forward]] = (
 )
 
 
-class Registry:
-    """The classes that users registered."""
-
-    def __init__(self) -> None:
-        self._rows: dict[type[nn.Module], Forward] = {}
-
-    def register(self, kind: type[nn.Module], forward: Forward) -> None:
-        """Let converted models compute modules of a class by another function, called with the module and its inputs.
-
-        ``forward`` calls what actnn knows (``F.rms_norm``, ``F.gelu`` …) and must return what the class's own forward
-        returns. It serves training only; in evaluation the class's own forward runs.
-        """
-        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise ConfigError(f"register was given {kind!r}: expected a class of torch modules.")
-        if not callable(forward):
-            raise ConfigError(f"register was given {forward!r} for {kind.__name__}: expected a function of the module.")
-        self._rows[kind] = forward
-
-    def forward_of(self, module: nn.Module) -> tuple[Forward | None, str | None]:
-        """Return what computes a module by functions that the door knows, None where its own forward serves.
-
-        Where its name says that there is such a function, and a trial says otherwise, tell that too.
-        """
-        if (given := self._rows.get(type(module))) is not None:
-            return given, None
-        name, reason = type(module).__name__, None
-        for ending, forward in BY_NAME:
-            if name.endswith(ending) and not type(module).__module__.startswith("torch."):
-                reason = disagreement(ending, partial(agrees, module, forward))
-                if reason is None:
-                    return forward, None
-        return None, reason
-
-
-registry = Registry()
+registry = Registry(nn.Module, "torch modules")
 register = registry.register
+
+
+def forward_of(module: nn.Module) -> tuple[Forward | None, str | None]:
+    """Return what computes a module by functions that the door knows, None where its own forward serves.
+
+    Where its name says that there is such a function, and a trial says otherwise, tell that too.
+    """
+    if (given := registry.of(module)) is not None:
+        return given, None
+    name, reason = type(module).__name__, None
+    for ending, forward in BY_NAME:
+        if name.endswith(ending) and not type(module).__module__.startswith("torch."):
+            reason = disagreement(ending, partial(agrees, module, forward))
+            if reason is None:
+                return forward, None
+    return None, reason
 
 
 def agrees(module: nn.Module, forward: Forward) -> bool:
@@ -126,7 +106,7 @@ def write_out(session: Session, modules: Sequence[tuple[str, nn.Module, bool]]) 
     for name, module, exact in modules:
         if exact or "forward" in module.__dict__:
             continue
-        forward, reason = registry.forward_of(module)
+        forward, reason = forward_of(module)
         if reason is not None:
             session.left_exact.append((name, type(module).__name__, reason))
         if forward is not None:
