@@ -28,7 +28,7 @@ from actnn.format import AFFINE, TWO_SIDED, ZERO_EXACT, Family
 from actnn.planning import Demand, variance
 from actnn.planning.lessons import MOST_CODES
 from actnn.planning.noise import Transfer
-from actnn.planning.planner import LEAST_GROUPS, MOST_STRIDE
+from actnn.planning.planner import LEAST_GROUPS, STRIDE
 from actnn.planning.records import BOTH_SIDES, OUTPUT, POSITIVE_OUTPUT
 from actnn.session.session import Session
 
@@ -366,9 +366,22 @@ def test_forwards_without_backward_do_not_grow_a_session():
 
 def test_large_samples_are_measured_on_some_of_their_groups():
     planner = session().planner
-    assert planner.stride(256 * LEAST_GROUPS) == 1
-    assert planner.stride(256 * LEAST_GROUPS * 4) == 4
-    assert planner.stride(256 * LEAST_GROUPS * 1000) == MOST_STRIDE
+    assert planner.stride(256 * LEAST_GROUPS * (STRIDE - 1)) == 1
+    assert planner.stride(256 * LEAST_GROUPS * 1000) == STRIDE
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
+@pytest.mark.parametrize("width", [14, 16, 28, 32, 48, 56, 64, 112, 128, 224])
+def test_groups_that_are_measured_lie_in_all_parts_of_an_image(width: int, last: bool):
+    planner, channels = session().planner, 64
+    elements = np.arange(width * width * channels)
+    stride = planner.stride(len(elements))
+    measured = elements[elements // 256 % stride == stride // 2]
+    places = measured // channels if last else measured % width**2
+    for axis in (places // width, places % width):
+        quarters = np.bincount(axis * 4 // width, minlength=4) / len(measured)
+        evenly = np.bincount(np.arange(width) * 4 // width, minlength=4) / width
+        assert quarters / evenly == pytest.approx(1, abs=0.5)
 
 
 def test_predictions_are_measured_on_all_groups():

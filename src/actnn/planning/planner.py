@@ -47,9 +47,10 @@ from actnn.planning.statistics import Statistics
 from actnn.planning.unread import Held, Unread
 from actnn.settings import Policy
 
-# enough groups of a sample to know its range, and few enough to read no more than an eighth of it
+# Enough groups of a sample to know its range, and how far apart: a prime that sizes of images are seldom multiples of.
+# Every eighth group would be the same rows of every channel, or the same columns of every row.
 LEAST_GROUPS = 8
-MOST_STRIDE = 8
+STRIDE = 11
 # steps after which what changes slowly is measured again
 RENEWED = 128
 # steps in which gradients are measured: the first ones, then one of so many, and later, when they change less, fewer
@@ -115,9 +116,9 @@ class Planner:
 
     def stride(self, elements: int) -> int:
         """Return which groups of a sample are measured: every one, or one of so many."""
-        if self.lessons.predictions is not None:
+        if self.lessons.predictions is not None or elements < STRIDE * LEAST_GROUPS * GROUP:
             return 1
-        return min(MOST_STRIDE, max(1, -(-elements // GROUP) // LEAST_GROUPS))
+        return STRIDE
 
     def planes(self, site: Learnt, samples: int, elements: int, family: Family) -> int:
         """Return the planes of all samples of a site's next code together."""
