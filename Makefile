@@ -32,10 +32,11 @@ lint: $(VENV)/test-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# ninja would look for make's own jobs, of which it is told and which it is not given
 test-native: $(VENV)/test-installed
 	cmake -S . -B build/sanitize -G Ninja --log-level=WARNING \
 	    -DACTNN_BUILD_TESTS=ON -DACTNN_SANITIZE=ON -DACTNN_WERROR=ON
-	cmake --build build/sanitize
+	MAKEFLAGS= cmake --build build/sanitize
 	OMP_WAIT_POLICY=passive ctest --test-dir build/sanitize --output-on-failure --parallel 2
 
 # workers fill the cores: tests of threads ask for as many as they need, which must not spin while they wait
