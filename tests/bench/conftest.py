@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from actnn.measuring import processes
+from actnn.measuring import processes, turns
 
 
 @pytest.fixture
@@ -22,4 +22,8 @@ def in_this_process(monkeypatch):
         found = getattr(import_module(module), name)(json.loads(json.dumps(settings)), told)
         return json.loads(json.dumps(found))
 
+    def call_all(function, settings, *, told=processes.nobody, **_):
+        return {name: call(function, own, told=told) for name, own in settings.items()}
+
     monkeypatch.setattr(processes, "call", call)
+    monkeypatch.setattr(turns, "call", call_all)

@@ -183,7 +183,7 @@ def test_what_a_level_keeps_is_scaled_from_two_small_batches(monkeypatch, capsys
         (maxbatch, ["--memory-limit", "much"], "'much' is not an amount of memory"),
         (maxbatch, ["--tolerance", "1.5"], "'1.5' is not a share"),
         (maxbatch, ["--steps", "1"], "at least 2"),
-        (maxbatch, ["--contestants", "L9"], "'L9' is not one of exact, checkpoint"),
+        (maxbatch, ["--contestants", "L9"], "'L9' is not one of exact, exact-kept-heap, checkpoint"),
         (maxmodel, ["--dimensions", "height"], "'height' is not one of"),
         (speed, ["--size", "4"], "'4' is not a size"),
         (memory, ["--batches", "0"], "at least 1"),

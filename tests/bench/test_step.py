@@ -17,10 +17,19 @@ def lines(capsys) -> list[dict]:
 
 def test_a_step_is_timed_and_weighed_against_exact_training(capsys, tmp_path):
     size = ["--model", "small_resnet", "--batch", "4", "--size", "32", "--rounds", "1", "--threads", "1"]
-    arguments = [*size, "--contestants", "exact,L3", "--bits", "2", "--out", str(tmp_path / "step.jsonl")]
+    arguments = [
+        *size,
+        "--contestants",
+        "exact,exact-kept-heap,L3,L5",
+        "--bits",
+        "2",
+        "--out",
+        str(tmp_path / "step.jsonl"),
+    ]
     assert step.main(arguments) == 0
     records = {record["contestant"]: record for record in lines(capsys)}
-    assert set(records) == {"exact", "L3"}
+    assert set(records) == {"exact", "exact-kept-heap", "L3", "L5"}
+    assert records["exact-kept-heap"]["kept_ratio"] == 1
     assert records["exact"]["kept_ratio"] == records["exact"]["time_ratio_default"] == 1
     assert records["L3"]["kept_ratio"] > 10
     assert records["L3"]["step_default"]["seconds"] > 0
@@ -43,11 +52,6 @@ def test_bad_arguments_end_with_exit_code_two(bad, capsys):
         step.main(bad)
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
-
-
-def test_a_level_that_changes_its_process_is_not_timed_beside_others():
-    with pytest.raises(ConfigError, match=r"L3\.1 and L5 changes how the whole process allocates.*bench speed"):
-        step.main(["--contestants", "exact,L3.1,L5"])
 
 
 def test_a_step_of_a_language_model_is_timed_and_weighed_too(in_this_process, capsys):

@@ -28,7 +28,7 @@ from actnn.format import AFFINE, TWO_SIDED, ZERO_EXACT, Family
 from actnn.planning import Demand, variance
 from actnn.planning.lessons import MOST_CODES
 from actnn.planning.noise import Transfer
-from actnn.planning.planner import LEAST_GROUPS, STRIDE
+from actnn.planning.planner import LEAST_GROUPS, STRIDES
 from actnn.planning.records import BOTH_SIDES, OUTPUT, POSITIVE_OUTPUT
 from actnn.session.session import Session
 
@@ -366,8 +366,9 @@ def test_forwards_without_backward_do_not_grow_a_session():
 
 def test_large_samples_are_measured_on_some_of_their_groups():
     planner = session().planner
-    assert planner.stride(256 * LEAST_GROUPS * (STRIDE - 1)) == 1
-    assert planner.stride(256 * LEAST_GROUPS * 1000) == STRIDE
+    assert planner.stride(256 * LEAST_GROUPS * (min(STRIDES) - 1)) == 1
+    assert [planner.stride(256 * LEAST_GROUPS * stride) for stride in STRIDES] == list(STRIDES)
+    assert planner.stride(256 * LEAST_GROUPS * 1000) == max(STRIDES)
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])

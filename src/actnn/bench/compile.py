@@ -1,27 +1,31 @@
 """``actnn bench compile``: a training step plain and with codes, each as it is and compiled by torch.compile.
 
-Times come from one process in which all four take turns. Kept is what autograd holds after a forward: every block of
-memory that it saved, once, apart from parameters and buffers.
+Times come from four processes that take turns. Kept is what autograd holds after a forward: every block of memory that
+it saved, once, apart from parameters and buffers.
 """
 
 from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from actnn.bench.arguments import add_models, add_recording, parser_of, size
 from actnn.console.arguments import MOST_THREADS, at_least
 from actnn.console.columns import aligned
-from actnn.measuring import processes, runs, timing
+from actnn.measuring import runs, timing, turns
 from actnn.measuring.processes import Told
 from actnn.measuring.records import Record
 from actnn.measuring.runs import Group
+from actnn.measuring.turns import Baton
+from actnn.workloads.training import compressed
+
+if TYPE_CHECKING:
+    from torch import nn
 
 MODELS = ("resnet50", "timm:vit_small_patch16_224")
-PLAIN, PLAIN_COMPILED, CODED, CODED_COMPILED = CONTESTANTS = ("plain", "plain, compiled", "codes", "codes, compiled")
+PLAIN, PLAIN_COMPILED, CODED, CODED_COMPILED = "plain", "plain, compiled", "codes", "codes, compiled"
 # compilation, and what sites learn of their readers
 WARM_UP_STEPS = 3
 HEADING = ["model, batch, size", "training", "step in ms", "of plain compiled", "kept in MB", "less than plain"]
@@ -57,7 +61,6 @@ def measure_all(arguments: Namespace) -> None:
         again=arguments.again,
         words=lambda run: f"{run['model']}, {run['batch']} images of {run['size']}, {run['contestant']}",
         found=described,
-        steps=len(CONTESTANTS) * (arguments.rounds + WARM_UP_STEPS),
     )
     print("\n".join(aligned([HEADING, *map(row, records)])))
 
@@ -79,22 +82,21 @@ def run_of(arguments: Namespace, model: str, contestant: str) -> dict[str, Any]:
 
 def measured(group: Group, told: Told) -> list[dict[str, Any]]:
     """Return the figures of each contestant, with their ratios."""
-    settings = dict(group[0]) | {"bits": next(run["bits"] for run in group if run["bits"])}
-    found = processes.call(f"{__name__}:measure", settings, told=told)
-    compiled, plain = found["seconds"][PLAIN_COMPILED]["seconds"], found["kept"][PLAIN]
+    found = turns.call(f"{__name__}:measure", {run["contestant"]: run for run in group}, told=told)
+    compiled, plain = found[PLAIN_COMPILED]["step"]["seconds"], found[PLAIN]["kept_bytes"]
     return [
         {
-            "step": found["seconds"][name],
-            "time_ratio": round(found["seconds"][name]["seconds"] / compiled, 4),
-            "kept_bytes": found["kept"][name],
-            "kept_ratio": round(plain / max(1, found["kept"][name]), 3),
+            "step": each["step"],
+            "time_ratio": round(each["step"]["seconds"] / compiled, 4),
+            "kept_bytes": each["kept_bytes"],
+            "kept_ratio": round(plain / max(1, each["kept_bytes"]), 3),
         }
-        for name in CONTESTANTS
+        for each in (found[name] for name in CONTESTANTS)
     ]
 
 
 def measure(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
-    """Return the times of a step and the bytes that it keeps, of all contestants."""
+    """Return the times of a step and the bytes that it keeps, of one contestant in turns with others."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -105,49 +107,51 @@ def measure(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     sides = str(settings["size"]).split("x")
     images = torch.randn(settings["batch"], 3, int(sides[0]), int(sides[-1]))
     labels = torch.randint(1000, (settings["batch"],))
-    trained = contestants(settings["model"], settings["bits"])
+    model = CONTESTANTS[settings["contestant"]](built(settings["model"]), settings["bits"])
 
-    def step(model: Any) -> None:
+    def step() -> None:
         cross_entropy(model(images), labels).backward()
         model.zero_grad(set_to_none=True)
+        tell(1)
 
-    def turn(name: str) -> None:
-        step(trained[name])
-        tell(name)
-
-    turns = {name: partial(turn, name) for name in trained}
-    seconds = timing.interleaved(turns, settings["rounds"], WARM_UP_STEPS)
-    kept = {}
-    for name, model in trained.items():
-        with KeptBytes(model) as counted:
-            loss = cross_entropy(model(images), labels)
-        kept[name] = counted.total
-        del loss
-    return {"seconds": {name: timing.summary(each) for name, each in seconds.items()}, "kept": kept}
+    seconds = Baton.of(settings).seconds(step, settings["rounds"], WARM_UP_STEPS)
+    with KeptBytes(model) as counted:
+        loss = cross_entropy(model(images), labels)
+    del loss
+    return {"step": timing.summary(seconds), "kept_bytes": counted.total}
 
 
-def contestants(name: str, bits: int) -> dict[str, Any]:
-    """Return four copies of a model in training, one for each contestant."""
+def built(name: str) -> Any:
+    """Return a model in training; all of a name have the same weights."""
     import torch
 
-    from actnn.settings import config
-    from actnn.torch import QModule
-    from actnn.torch.compiled import compile as compile_with_codes
     from actnn.workloads import models
 
-    def build() -> torch.nn.Module:
-        torch.manual_seed(0)
-        return models.build(name).train()
+    torch.manual_seed(0)
+    return models.build(name).train()
 
-    config.set_optimization_level("L2")
-    config.activation_compression_bits = [bits]
-    compiled: Any = torch.compile(build())
-    return {
-        PLAIN: build(),
-        PLAIN_COMPILED: compiled,
-        CODED: QModule(build()),
-        CODED_COMPILED: compile_with_codes(build(), bits=bits),
-    }
+
+def compiled(model: nn.Module) -> Any:
+    """Return a plain model compiled."""
+    import torch
+
+    return torch.compile(model)
+
+
+def compiled_with_codes(model: nn.Module, bits: int) -> Any:
+    """Return a model compiled with codes in the place of what its forward saves."""
+    from actnn.torch.compiled import compile
+
+    return compile(model, bits=bits)
+
+
+# what each makes of a plain model and the width of codes
+CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {
+    PLAIN: lambda model, bits: model,
+    PLAIN_COMPILED: lambda model, bits: compiled(model),
+    CODED: lambda model, bits: compressed(model, "L2", bits),
+    CODED_COMPILED: compiled_with_codes,
+}
 
 
 def described(record: Mapping[str, Any]) -> str:

@@ -1,14 +1,15 @@
-"""What the demo measures, in processes of its own: one for all times, in turns, and one for each memory figure."""
+"""What the demo measures of each contestant: times, in a process in turns with the other's, and memory in another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from actnn.measuring import timing
 from actnn.measuring.memory import peak_growth, reset_peak
 from actnn.measuring.processes import Told
+from actnn.measuring.turns import Baton
 from actnn.workloads.datasets import TEST_SHARE, digits
 from actnn.workloads.small_resnet import small_resnet
 from actnn.workloads.training import Training, compressed, step_count
@@ -58,24 +59,24 @@ def training(settings: Settings, name: str, tell: Told) -> Training:
     )
 
 
+def settings_of(settings: Settings, name: str) -> dict[str, Any]:
+    """Return what the functions below are given."""
+    return {"settings": asdict(settings), "contestant": name}
+
+
 def times(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
-    """Train all contestants, an epoch each in turns; return their accuracy and the median seconds of an epoch."""
-    settings = Settings(**given)
-    trainings = {name: training(settings, name, tell) for name in settings.contestants}
-    epochs = {name: contestant.epoch for name, contestant in trainings.items()}
-    seconds = timing.interleaved(epochs, settings.epochs, warm_up=0)
-    return {
-        name: {"accuracy": contestant.score(), "seconds": timing.summary(seconds[name])["seconds"]}
-        for name, contestant in trainings.items()
-    }
+    """Train a contestant, an epoch in each of its turns; return its accuracy and the median seconds of an epoch."""
+    settings = Settings(**given["settings"])
+    contestant = training(settings, given["contestant"], tell)
+    seconds = Baton.of(given).seconds(contestant.epoch, settings.epochs)
+    return {"accuracy": contestant.score(), "seconds": timing.summary(seconds)["seconds"]}
 
 
 def memory(given: Mapping[str, Any], tell: Told) -> dict[str, Any]:
     """Take a few steps on one batch; the first ones, which allocate what stays, are not counted."""
     from actnn.torch.memory import KeptBytes
 
-    settings = {name: value for name, value in given.items() if name != "contestant"}
-    contestant = training(Settings(**settings), given["contestant"], tell)
+    contestant = training(Settings(**given["settings"]), given["contestant"], tell)
     positions = next(contestant.batches())
     images, _ = contestant.data.train.batch(positions, None)
 

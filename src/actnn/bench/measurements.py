@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actnn.measuring import processes, timing
+from actnn.measuring import processes, timing, turns
 from actnn.measuring.memory import MALLOC_SETTINGS, peak_growth, reset_peak, resident
 from actnn.measuring.processes import Told
+from actnn.measuring.turns import Baton
 from actnn.workloads import language
 from actnn.workloads.frameworks import trainee
 from actnn.workloads.peers import PEERS
@@ -31,18 +32,23 @@ def memory_of(task: Task, contestant: str, told: Told = processes.nobody) -> dic
     return call("memory", task, contestant=contestant, environment=MALLOC_SETTINGS, told=told)
 
 
+def times_of(
+    task: Task, contestants: Sequence[str], rounds: int, environment: Mapping[str, str], told: Told
+) -> dict[str, dict[str, Any]]:
+    """Return the times of a step of each contestant, which take turns."""
+    settings = {name: {"task": task.settings, "contestant": name, "rounds": rounds} for name in contestants}
+    return turns.call(f"{__name__}:times", settings, environment=environment, told=told)
+
+
 def times(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:
-    """Return the times of a step of all ``contestants``, which take turns in this process."""
-    task = Task.of(settings["task"])
-    trained = {name: trainee(task, name) for name in settings["contestants"]}
+    """Return the times of a step of one contestant, in turns with those of other processes."""
+    trained = trainee(Task.of(settings["task"]), settings["contestant"])
 
-    def turn(name: str) -> None:
-        trained[name].step(keep_gradients=True)
-        tell(name)
+    def step() -> None:
+        trained.step(keep_gradients=True)
+        tell(1)
 
-    turns = {name: lambda name=name: turn(name) for name in trained}
-    seconds = timing.interleaved(turns, settings["rounds"], warm_up=WARM_UP_STEPS)
-    return {name: timing.summary(each) for name, each in seconds.items()}
+    return timing.summary(Baton.of(settings).seconds(step, settings["rounds"], WARM_UP_STEPS))
 
 
 def memory(settings: Mapping[str, Any], tell: Told) -> dict[str, Any]:

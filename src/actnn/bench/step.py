@@ -1,7 +1,8 @@
 """``actnn bench step``: one training step, compressed against exact and checkpointed.
 
-Times come from one process in which all contestants take turns; memory from a fresh process for each contestant, with
-allocator settings under which resident memory is what the program holds. Those settings cost time, hence two records.
+Times come from contestants in turns, each in a process of its own; memory from a further one for each, with allocator
+settings under which resident memory is what the program holds. Those settings cost time, hence two records. The
+contestant ``exact-kept-heap`` is exact training where the C library keeps freed blocks, as a conversion tells it to.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from actnn.amounts import readable
 from actnn.bench import measurements, tables
 from actnn.bench.arguments import add_recording, add_table, add_training, different, one_of, parser_of, size, task_of
 from actnn.console.arguments import at_least
-from actnn.errors import ConfigError
 from actnn.measuring import runs
 from actnn.measuring.processes import Told
 from actnn.measuring.runs import Group
 from actnn.workloads import options
-from actnn.workloads.task import EXACT, OF_WHOLE_PROCESS, Task, words_of
+from actnn.workloads.task import EXACT, Task, words_of
 
 ALLOCATORS = {"default": {}, "hugepages": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}}
 WEIGHED = ("kept", "forward", "peak")
@@ -39,7 +39,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--models", type=options.names, help="several of them, comma-separated, instead of --model")
     parser.add_argument("--batch", type=at_least(1), default=8)
     parser.add_argument("--size", type=size, help="of an image, such as 224 or 512x1024 (default: that of the paper)")
-    parser.add_argument("--rounds", type=at_least(1), default=7, help="timed steps of each contestant (default: 7)")
+    parser.add_argument("--rounds", type=at_least(1), default=7, help="timed turns of each contestant (default: 7)")
     parser.add_argument(
         "--allocators",
         type=different(one_of(tuple(ALLOCATORS))),
@@ -56,12 +56,6 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 def measure_all(arguments: Namespace) -> None:
     """Measure the contestants of a model as one group, since their times are compared with each other's."""
-    disturbing = [name for name in arguments.contestants if name in OF_WHOLE_PROCESS]
-    if disturbing and len(arguments.contestants) > 1:
-        raise ConfigError(
-            f"{' and '.join(disturbing)} changes how the whole process allocates memory, which others in turns with it "
-            "would be timed with: give it alone, or use actnn bench speed, where every turn is a process of its own."
-        )
     models = arguments.models or [arguments.model]
     tasks = {
         model: task_of(
@@ -91,9 +85,8 @@ def measure_all(arguments: Namespace) -> None:
 def measured(task: Task, group: Group, told: Told) -> list[dict[str, Any]]:
     """Return all figures of each contestant, with their ratios to exact training where that takes part."""
     names = [run["contestant"] for run in group]
-    turns = {"contestants": names, "rounds": group[0]["rounds"], "told": told}
     times = {
-        allocator: measurements.call("times", task, environment=ALLOCATORS[allocator], **turns)
+        allocator: measurements.times_of(task, names, group[0]["rounds"], ALLOCATORS[allocator], told)
         for allocator in group[0]["allocators"]
     }
     memory = {name: measurements.memory_of(task, name, told) for name in names}

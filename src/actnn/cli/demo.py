@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from actnn.amounts import readable
-from actnn.bench.demo import MEMORY_STEPS, WARM_UP_STEPS, Settings
+from actnn.bench.demo import MEMORY_STEPS, WARM_UP_STEPS, Settings, settings_of
 from actnn.console.arguments import at_least, parser_with_example
 from actnn.console.extras import require
 from actnn.console.progress import progress_bars
-from actnn.measuring import processes
+from actnn.measuring import processes, turns
 from actnn.measuring.memory import MALLOC_SETTINGS
 from actnn.workloads.datasets import DIGITS, DIGITS_SIZE
 
@@ -48,12 +47,13 @@ def measure(settings: Settings) -> dict[str, dict[str, Any]]:
         def advance(name: str) -> None:
             progress.advance(bars[name])
 
-        figures = processes.call("actnn.bench.demo:times", asdict(settings), environment=QUIET_THREADS, told=advance)
+        both = {name: settings_of(settings, name) for name in settings.contestants}
+        figures = turns.call("actnn.bench.demo:times", both, environment=QUIET_THREADS, told=advance)
         for name in settings.contestants:
             # a process of its own: nothing else moves its peak
             figures[name] |= processes.call(
                 "actnn.bench.demo:memory",
-                asdict(settings) | {"contestant": name},
+                both[name],
                 environment=QUIET_THREADS | MALLOC_SETTINGS,
                 told=advance,
             )

@@ -70,11 +70,14 @@ def call(
     data_limit: int | None = None,
     timeout: float | None = None,
     told: Told = nobody,
+    lent: Sequence[int] = (),
+    started: Callable[[subprocess.Popen[bytes]], object] = nobody,
 ) -> dict[str, Any]:
     """Return what ``module:function`` returns in a fresh process.
 
     ``data_limit`` is the most private memory that the process may have, in bytes (RLIMIT_DATA). Raises DoesNotFit
-    where memory ran out, TookTooLong after ``timeout`` seconds, and ActnnError for every other failure.
+    where memory ran out, TookTooLong after ``timeout`` seconds, and ActnnError for every other failure. Files that are
+    ``lent`` are the child's, and closed here; ``started`` is given the child.
     """
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "actnn.measuring.processes", function, json.dumps(settings)]
@@ -87,10 +90,12 @@ def call(
                 stdin=subprocess.PIPE,
                 stdout=complaints,
                 stderr=complaints,
-                pass_fds=[writing],
+                pass_fds=[writing, *lent],
             )
         finally:
-            os.close(writing)
+            for each in (writing, *lent):
+                os.close(each)
+        started(process)
         final, late = finished(process, pipe, timeout, told)
         complaints.seek(0)
         text = complaints.read()

@@ -47,10 +47,10 @@ from actnn.planning.statistics import Statistics
 from actnn.planning.unread import Held, Unread
 from actnn.settings import Policy
 
-# Enough groups of a sample to know its range, and how far apart: a prime that sizes of images are seldom multiples of.
-# Every eighth group would be the same rows of every channel, or the same columns of every row.
+# Enough groups of a sample to know its range, and how far apart they may be: primes that sizes of images are seldom
+# multiples of. Every eighth group would be the same rows of every channel, or the same columns of every row.
 LEAST_GROUPS = 8
-STRIDE = 11
+STRIDES = (11, 7, 5, 3)
 # steps after which what changes slowly is measured again
 RENEWED = 128
 # steps in which gradients are measured: the first ones, then one of so many, and later, when they change less, fewer
@@ -116,9 +116,11 @@ class Planner:
 
     def stride(self, elements: int) -> int:
         """Return which groups of a sample are measured: every one, or one of so many."""
-        if self.lessons.predictions is not None or elements < STRIDE * LEAST_GROUPS * GROUP:
-            return 1
-        return STRIDE
+        if self.lessons.predictions is None:
+            for stride in STRIDES:
+                if elements >= stride * LEAST_GROUPS * GROUP:
+                    return stride
+        return 1
 
     def planes(self, site: Learnt, samples: int, elements: int, family: Family) -> int:
         """Return the planes of all samples of a site's next code together."""

@@ -11,9 +11,11 @@ from actnn.workloads import language
 from actnn.workloads.peers import PEERS
 
 EXACT, CHECKPOINT, SWAP = "exact", "checkpoint", "swap"
+# exact training where the C library keeps freed blocks, as a conversion tells it to
+KEPT_HEAP = "exact-kept-heap"
 # exact training whose sums are taken in another order
 FLOOR = "floor"
-CONTESTANTS = (EXACT, CHECKPOINT, *LEVELS, *PEERS)
+CONTESTANTS = (EXACT, KEPT_HEAP, CHECKPOINT, *LEVELS, *PEERS)
 # levels that change how their whole process allocates memory: nobody can be timed fairly beside them
 OF_WHOLE_PROCESS = tuple(
     name for name, knobs in LEVELS.items() if knobs.get("arena") or knobs.get("empty_cache_threshold") is not None

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError, UnsupportedError
-from actnn.workloads.frameworks.trainee import ADAMW, MOMENTUM, Trainee, contest
+from actnn.workloads.frameworks.trainee import ADAMW, MOMENTUM, Trainee, contest, in_kept_heap, unchanged
 from actnn.workloads.small_resnet import small_resnet_of_paddle
-from actnn.workloads.task import CHECKPOINT, EXACT, FLOOR, SWAP, Task
+from actnn.workloads.task import CHECKPOINT, EXACT, FLOOR, KEPT_HEAP, SWAP, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,9 +124,9 @@ def recomputed(model: Any) -> Any:
     return model
 
 
-def unchanged(model: Any) -> Any:
-    """Return a model as it is."""
-    return model
-
-
-PLAIN: dict[str, Callable[[Any], Any]] = {EXACT: unchanged, FLOOR: unchanged, CHECKPOINT: recomputed}
+PLAIN: dict[str, Callable[[Any], Any]] = {
+    EXACT: unchanged,
+    KEPT_HEAP: in_kept_heap,
+    FLOOR: unchanged,
+    CHECKPOINT: recomputed,
+}

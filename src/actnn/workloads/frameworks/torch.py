@@ -9,8 +9,8 @@ from actnn.errors import ConfigError
 from actnn.workloads import language, peers, workload
 from actnn.workloads.batch import Batch
 from actnn.workloads.checkpointing import checkpointed
-from actnn.workloads.frameworks.trainee import ADAMW, MOMENTUM, Trainee, contest
-from actnn.workloads.task import CHECKPOINT, EXACT, FLOOR, Task
+from actnn.workloads.frameworks.trainee import ADAMW, MOMENTUM, Trainee, contest, in_kept_heap, unchanged
+from actnn.workloads.task import CHECKPOINT, EXACT, FLOOR, KEPT_HEAP, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,12 +28,12 @@ def workload_of(task: Task) -> workload.Workload:
 SMALL_BATCH = 2
 
 
-def unchanged(model: Any) -> Any:
-    """Return a model as it is."""
-    return model
-
-
-PLAIN: dict[str, Callable[[Any], nn.Module]] = {EXACT: unchanged, FLOOR: unchanged, CHECKPOINT: checkpointed}
+PLAIN: dict[str, Callable[[Any], nn.Module]] = {
+    EXACT: unchanged,
+    KEPT_HEAP: in_kept_heap,
+    FLOOR: unchanged,
+    CHECKPOINT: checkpointed,
+}
 
 
 class TorchTrainee(Trainee):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from actnn.errors import ConfigError
+from actnn.kernels import heap
 from actnn.workloads import peers
 from actnn.workloads.task import Task
 from actnn.workloads.training import compressed
@@ -105,6 +106,17 @@ class Trainee(ABC):
         # each parameter has a gradient and a momentum
         parameters = 3 * self.bytes_of(self.model.parameters())
         return parameters + self.bytes_of((*self.model.buffers(), *self.examples()))
+
+
+def unchanged(model: Any) -> Any:
+    """Return a model as it is."""
+    return model
+
+
+def in_kept_heap(model: Any) -> Any:
+    """Return a model as it is; from now on the C library keeps freed blocks in this process."""
+    heap.keep_blocks()
+    return model
 
 
 def contest(task: Task, contestant: str, model: Any, plain: Mapping[str, Callable[[Any], Any]]) -> Any:
