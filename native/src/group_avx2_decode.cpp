@@ -139,7 +139,7 @@ void dequantize_by_table(const Words &words, const Scales &scales, const Unbendi
     const __m256i first_positive = _mm256_set1_epi32(words.negative);
     const __m256i negative = _mm256_cmpgt_epi32(first_positive, lane);
     const __m256i level = _mm256_xor_si256(_mm256_sub_epi32(lane, first_positive), negative);
-    const __m256 zero = _mm256_set1_ps(scales.first);
+    const __m256 zero = _mm256_set1_ps(scales.first), nothing = _mm256_set1_ps(0.0f * scales.second);
 
     // of each word, the position at noise 0 and the step
     const __m256i middle = _mm256_set1_epi32(dithered ? 65535 : 0);
@@ -148,20 +148,21 @@ void dequantize_by_table(const Words &words, const Scales &scales, const Unbendi
     if constexpr (reading == Reading::WHOLE) {
         const __m256 below = _mm256_set1_ps(-step_of(words.negative, scales.first, scales.second));
         step = _mm256_blendv_ps(step, below, _mm256_castsi256_ps(negative));
-    } else if constexpr (reading == Reading::POSITIVE) {
+    } else if constexpr (reading == Reading::POSITIVE && !cubic) {
         // a position that no noise makes negative: the product is never -0
         twice = _mm256_blendv_ps(twice, _mm256_set1_ps(131072), _mm256_castsi256_ps(negative));
-        step = _mm256_blendv_ps(step, _mm256_set1_ps(0.0f * scales.second), _mm256_castsi256_ps(negative));
+        step = _mm256_blendv_ps(step, nothing, _mm256_castsi256_ps(negative));
     }
     __m256 mean = _mm256_set1_ps(unbending.above);
-    if constexpr (reading != Reading::AFFINE) {
-        // nothing has the sign of zero, whatever the steps
-        const float below = reading == Reading::WHOLE ? unbending.below : 1.0f;
-        mean = _mm256_blendv_ps(mean, _mm256_set1_ps(below), _mm256_castsi256_ps(negative));
+    if constexpr (reading == Reading::WHOLE) {
+        mean = _mm256_blendv_ps(mean, _mm256_set1_ps(unbending.below), _mm256_castsi256_ps(negative));
     }
     __m256 value = _mm256_mul_ps(twice, step);
     if constexpr (reading == Reading::AFFINE) value = _mm256_add_ps(zero, value);
     if constexpr (cubic) value = unbent(value, mean, reach);
+    // not unbent: a reach may be infinite, and a mean below zero
+    constexpr bool apart = reading == Reading::POSITIVE && cubic;
+    if constexpr (apart) value = _mm256_blendv_ps(value, nothing, _mm256_castsi256_ps(negative));
 
     uint32_t spread[GROUP / LANES];
     spread_words<bits>(planes, spread);
@@ -175,13 +176,18 @@ void dequantize_by_table(const Words &words, const Scales &scales, const Unbendi
         } else {
             x = _mm256_permutevar8x32_ps(twice, word);
             x = _mm256_fmadd_ps(_mm256_cvtepi32_ps(noise), _mm256_set1_ps(-2), x); // exact
-            if constexpr (reading == Reading::AFFINE) {
-                x = _mm256_add_ps(zero, _mm256_mul_ps(x, step));
+            if constexpr (reading == Reading::AFFINE || apart) {
+                x = _mm256_mul_ps(x, step);
             } else {
                 x = _mm256_mul_ps(x, _mm256_permutevar8x32_ps(step, word));
             }
+            if constexpr (reading == Reading::AFFINE) x = _mm256_add_ps(zero, x);
             if constexpr (cubic) {
-                x = unbent(x, reading == Reading::AFFINE ? mean : _mm256_permutevar8x32_ps(mean, word), reach);
+                x = unbent(x, reading == Reading::WHOLE ? _mm256_permutevar8x32_ps(mean, word) : mean, reach);
+            }
+            if constexpr (apart) {
+                const __m256i below = _mm256_permutevar8x32_epi32(negative, word);
+                x = _mm256_blendv_ps(x, nothing, _mm256_castsi256_ps(below));
             }
         }
         _mm256_storeu_ps(out + vector * LANES, x);

@@ -93,6 +93,22 @@ TEST("an element on the side that its sign contradicts decodes within half a ste
     }
 }
 
+TEST("the positive part has zeros on the negative side, even where the reach of a cubic is infinite") {
+    const std::vector<float> values{1.5e38f, 0.0f}; // six units are more than the largest float
+    for (const int rounding : {ACTNN_DITHER, ACTNN_NEAREST}) {
+        for (int bits = 2; bits <= MOST_BITS; ++bits) {
+            const Words words = words_of(ZERO_EXACT_COMPANDED, bits, rounding);
+            for (int simd = ACTNN_SCALAR; simd <= actnn_best_simd(); ++simd) {
+                const GroupKernels &kernels = *kernels_of(simd);
+                GroupCode code = encode_group(kernels, words, values, nullptr);
+                float out[2];
+                kernels.decode(words, {123, 456}, ACTNN_POSITIVE, code.scales.data(), code.planes.data(), 2, out);
+                CHECK(std::bit_cast<uint32_t>(out[1]) == 0);
+            }
+        }
+    }
+}
+
 TEST("every length of a group is coded and decoded alike, and nothing past it is touched") {
     for (int length = 1; length <= GROUP; ++length) {
         const auto values = floats(Kind::NORMAL, static_cast<size_t>(length));
