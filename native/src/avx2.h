@@ -12,14 +12,9 @@
 
 #include "group.h"
 #include "scales.h"
+#include "wide.h"
 
 namespace actnn::avx2 {
-
-// Kernels that work on values in the cache let memory bring, or make ready to be written, what comes this many floats
-// later: between the passes over a group nothing else would ask for it. Distances by measurement.
-constexpr int FLOATS_AHEAD_OF_READING = 1024;
-constexpr int FLOATS_AHEAD_OF_WRITING = 512;
-constexpr int FLOATS_OF_LINE = 16;
 
 constexpr int LANES = 8;
 constexpr int BLOCK = 32;
@@ -78,13 +73,6 @@ void mask_of_split(const Words &words, const uint8_t *planes, int length, uint8_
 float magnitudes(const float *values, int length);
 void slopes(const Slopes &slopes, const float *values, const float *weights, int length, Sides &counted,
             Sides &weighted);
-
-// Where the values of a group came from and, unless it is NULL, where others went: what follows there, memory may bring
-// or make ready while the group is coded.
-struct Ahead {
-    const float *read;
-    const float *write;
-};
 
 // Encode a full group whose extremes are known, which along a root would be of no use; `side` as in GroupKernels.
 void encode_within(const Words &words, GroupKey key, const Extremes &extremes, const float *values, const Ahead &ahead,

@@ -2,10 +2,15 @@
 
 #include "group.h"
 #include "parallel.h"
+#include "wide.h"
 
 namespace actnn {
 
 thread_local actnn_runtime other_runtime{};
+
+#ifdef ACTNN_HAS_AVX2
+bool wide_vectors = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+#endif
 
 namespace {
 

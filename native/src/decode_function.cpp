@@ -5,14 +5,14 @@
 #include "parallel.h"
 #include "smooth.h"
 #include "spread.h"
+#include "wide.h"
 
 namespace actnn {
 namespace {
 
 SmoothKernel smooth_of(int32_t simd) {
 #ifdef ACTNN_HAS_AVX2
-    static const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
-    if (simd == ACTNN_AVX2) return wide ? avx512_smooth : avx2_smooth;
+    if (simd == ACTNN_AVX2) return wide_vectors ? avx512_smooth : avx2_smooth;
 #endif
     (void)simd;
     return scalar_smooth;

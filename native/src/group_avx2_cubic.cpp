@@ -1,11 +1,7 @@
 // Encoding a group along a cubic with AVX2: byte for byte what group_scalar.cpp makes.
 
-#include <algorithm>
-#include <array>
-
 #include "avx2.h"
 #include "curves.h"
-#include "planes.h"
 
 namespace actnn::avx2 {
 namespace {
@@ -20,8 +16,8 @@ void draw(GroupKey key, __m256i *out) {
 // Thresholds of words, a vector of words at a time.
 template <bool sided> class VectorThresholds {
   public:
-    VectorThresholds(const Words &words, const Thresholds &thresholds)
-        : first_positive_(_mm256_set1_epi32(words.negative)), zero_(_mm256_set1_ps(thresholds.zero)),
+    explicit VectorThresholds(const Thresholds &thresholds)
+        : first_positive_(_mm256_set1_epi32(thresholds.negative)), zero_(_mm256_set1_ps(thresholds.zero)),
           above_(_mm256_set1_ps(thresholds.above)), below_(_mm256_set1_ps(thresholds.below)) {}
 
     __m256 bases(__m256i k) const {
@@ -115,9 +111,6 @@ template <int bits, bool sided> class Search {
     __m256 upper_ = _mm256_setzero_ps(), upper_half_ = _mm256_setzero_ps();
 };
 
-// Where the side of an element comes from.
-enum class Side { NONE, SIGN, GIVEN };
-
 template <Side side> __m256 above_of(__m256 x, const uint8_t *given, int vector) {
     if constexpr (side == Side::SIGN) return _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NLE_UQ);
     const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -126,11 +119,10 @@ template <Side side> __m256 above_of(__m256 x, const uint8_t *given, int vector)
 }
 
 template <int bits, Side side, bool noisy>
-void quantize(const Words &words, const Scales &scales, GroupKey key, float factor, const float *values,
-              const Ahead &ahead, const uint8_t *given, uint8_t *planes) {
-    const Thresholds thresholds(words, scales);
+void quantize(const Thresholds &thresholds, GroupKey key, float factor, const float *values, const Ahead &ahead,
+              const uint8_t *given, uint8_t *planes) {
     constexpr bool sided = side != Side::NONE;
-    const Search<bits, sided> search(VectorThresholds<sided>(words, thresholds));
+    const Search<bits, sided> search{VectorThresholds<sided>(thresholds)};
     const __m256 of_reach = _mm256_set1_ps(factor), infinity = _mm256_set1_ps(std::numeric_limits<float>::infinity());
     const __m256 above = _mm256_set1_ps(-2 * thresholds.above), below = _mm256_set1_ps(2 * thresholds.below);
     const __m256 least = _mm256_set1_ps(LEAST_BENT), nothing = _mm256_setzero_ps();
@@ -163,27 +155,13 @@ void quantize(const Words &words, const Scales &scales, GroupKey key, float fact
     }
 }
 
-template <int bits, Side side>
-void quantize_rounded(const Words &words, const Scales &scales, GroupKey key, float factor, const float *values,
-                      const Ahead &ahead, const uint8_t *given, uint8_t *planes) {
-    const auto made = words.rounding == ACTNN_NEAREST ? quantize<bits, side, false> : quantize<bits, side, true>;
-    made(words, scales, key, factor, values, ahead, given, planes);
-}
-
-using Quantize = void (*)(const Words &, const Scales &, GroupKey, float, const float *, const Ahead &, const uint8_t *,
-                          uint8_t *);
-
-template <Side side, int... k> constexpr std::array<Quantize, MOST_BITS> quantizers(std::integer_sequence<int, k...>) {
-    return {quantize_rounded<k + 1, side>...};
-}
+constexpr CubicQuantizers loops = cubic_quantizers(
+    []<int bits, Side side, bool noisy>() -> QuantizeCubic { return quantize<bits, side, noisy>; });
 
 } // namespace
 
 void encode_cubic_within(const Words &words, GroupKey key, const Extremes &extremes, float unit, const float *values,
                          const Ahead &ahead, const uint8_t *side, uint8_t *scales, uint8_t *planes) {
-    static constexpr auto affine = quantizers<Side::NONE>(WIDTHS);
-    static constexpr auto by_sign = quantizers<Side::SIGN>(WIDTHS);
-    static constexpr auto by_side = quantizers<Side::GIVEN>(WIDTHS);
     const Words inner = straight(words);
     const float factor = 1.0f / reach_of(words, unit);
     const Scales group = cubic_scales(
@@ -194,8 +172,10 @@ void encode_cubic_within(const Words &words, GroupKey key, const Extremes &extre
         write_poison(inner, values, side, planes);
         return;
     }
-    const Quantize made = (words.affine() ? affine : side ? by_side : by_sign)[words.bits - 1];
-    made(inner, group, key, factor, values, ahead, side, planes);
+    const Side decided_by = words.affine() ? Side::NONE : side ? Side::GIVEN : Side::SIGN;
+    const int variant = variant_of(decided_by, words.rounding != ACTNN_NEAREST);
+    const QuantizeCubic encode_full = (wide_vectors ? avx512_cubic_quantizers : loops).of[variant][words.bits - 1];
+    encode_full(Thresholds(inner, group), key, factor, values, ahead, side, planes);
 }
 
 } // namespace actnn::avx2

@@ -1,7 +1,6 @@
 // Decoding a group with AVX2: bit for bit what group_scalar.cpp makes.
 
 #include <algorithm>
-#include <array>
 
 #include "avx2.h"
 #include "curves.h"
@@ -31,25 +30,22 @@ template <int j> __m256i scaled_byte(__m256i bytes) {
     return _mm256_shuffle_epi8(bytes, lanes);
 }
 
-// What decoding yields: an affine code, a split code, or the positive part of a split code.
-enum class Reading { AFFINE, WHOLE, POSITIVE };
-
 // The value of what is coded along a cubic.
 __m256 unbent(__m256 u, __m256 mean, __m256 reach) {
     return _mm256_mul_ps(_mm256_mul_ps(u, _mm256_add_ps(_mm256_mul_ps(u, u), mean)), reach);
 }
 
 template <int bits, Reading reading, bool dithered, bool cubic>
-void dequantize(const Words &words, const Scales &scales, const Unbending &unbending, GroupKey key,
-                const uint8_t *planes, float *out) {
+void dequantize(const Levels &of_group, GroupKey key, const uint8_t *planes, float *out) {
+    const Unbending &unbending = of_group.unbending;
     const __m256 mean_above = _mm256_set1_ps(unbending.above), mean_below = _mm256_set1_ps(unbending.below);
     const __m256 reach = _mm256_set1_ps(unbending.reach);
-    const __m256 zero = _mm256_set1_ps(scales.first);
-    const __m256 nothing = _mm256_set1_ps(0.0f * scales.second);
-    const __m256 above = _mm256_set1_ps(step_of(words.positive(), scales.second, scales.second));
-    const __m256 below = _mm256_set1_ps(-step_of(words.negative, scales.first, scales.second));
-    const __m256i first_positive = _mm256_set1_epi8(static_cast<char>(words.negative));
-    const __m256i last_negative = _mm256_set1_epi8(static_cast<char>(words.negative - 1));
+    const __m256 zero = _mm256_set1_ps(of_group.zero);
+    const __m256 nothing = _mm256_set1_ps(of_group.nothing);
+    const __m256 above = _mm256_set1_ps(of_group.above);
+    const __m256 below = _mm256_set1_ps(of_group.below);
+    const __m256i first_positive = _mm256_set1_epi8(static_cast<char>(of_group.negative));
+    const __m256i last_negative = _mm256_set1_epi8(static_cast<char>(of_group.negative - 1));
     const __m256i ones = _mm256_set1_epi32(-1);
     Hashes hashes(key);
 
@@ -131,23 +127,22 @@ template <int bits> inline void spread_words(const uint8_t *planes, uint32_t *ou
 
 // As dequantize, for words that fit the eight lanes of a table: 1 to 3 bits.
 template <int bits, Reading reading, bool dithered, bool cubic>
-void dequantize_by_table(const Words &words, const Scales &scales, const Unbending &unbending, GroupKey key,
-                         const uint8_t *planes, float *out) {
+void dequantize_by_table(const Levels &of_group, GroupKey key, const uint8_t *planes, float *out) {
     static_assert(1 << bits <= LANES);
+    const Unbending &unbending = of_group.unbending;
     const __m256 reach = _mm256_set1_ps(unbending.reach);
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i first_positive = _mm256_set1_epi32(words.negative);
+    const __m256i first_positive = _mm256_set1_epi32(of_group.negative);
     const __m256i negative = _mm256_cmpgt_epi32(first_positive, lane);
     const __m256i level = _mm256_xor_si256(_mm256_sub_epi32(lane, first_positive), negative);
-    const __m256 zero = _mm256_set1_ps(scales.first), nothing = _mm256_set1_ps(0.0f * scales.second);
+    const __m256 zero = _mm256_set1_ps(of_group.zero), nothing = _mm256_set1_ps(of_group.nothing);
 
     // of each word, the position at noise 0 and the step
     const __m256i middle = _mm256_set1_epi32(dithered ? 65535 : 0);
     __m256 twice = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(level, 17), middle));
-    __m256 step = _mm256_set1_ps(step_of(words.positive(), scales.second, scales.second));
+    __m256 step = _mm256_set1_ps(of_group.above);
     if constexpr (reading == Reading::WHOLE) {
-        const __m256 below = _mm256_set1_ps(-step_of(words.negative, scales.first, scales.second));
-        step = _mm256_blendv_ps(step, below, _mm256_castsi256_ps(negative));
+        step = _mm256_blendv_ps(step, _mm256_set1_ps(of_group.below), _mm256_castsi256_ps(negative));
     } else if constexpr (reading == Reading::POSITIVE && !cubic) {
         // a position that no noise makes negative: the product is never -0
         twice = _mm256_blendv_ps(twice, _mm256_set1_ps(131072), _mm256_castsi256_ps(negative));
@@ -201,52 +196,49 @@ void dequantize_by_table(const Words &words, const Scales &scales, const Unbendi
     }
 }
 
-template <int bits, Reading reading, bool dithered, bool cubic>
-void decode_rounded(const Words &words, const Scales &scales, const Unbending &unbending, GroupKey key,
-                    const uint8_t *planes, float *out) {
-    if constexpr (bits <= 3) {
-        dequantize_by_table<bits, reading, dithered, cubic>(words, scales, unbending, key, planes, out);
-    } else {
-        dequantize<bits, reading, dithered, cubic>(words, scales, unbending, key, planes, out);
-    }
+constexpr Dequantizers loops =
+    dequantizers([]<int bits, Reading reading, bool dithered, bool cubic>() -> Dequantize {
+        if constexpr (bits <= 3) {
+            return dequantize_by_table<bits, reading, dithered, cubic>;
+        } else {
+            return dequantize<bits, reading, dithered, cubic>;
+        }
+    });
+
+Dequantize loop_of(const Words &words, int part) {
+    const Reading split = part == ACTNN_POSITIVE ? Reading::POSITIVE : Reading::WHOLE;
+    const int variant = variant_of(words.affine() ? Reading::AFFINE : split, words.rounding == ACTNN_DITHER,
+                                   words.curve == ACTNN_CUBIC);
+    const Dequantize faster = wide_vectors ? avx512_dequantizers.of[variant][words.bits - 1] : nullptr;
+    return faster ? faster : loops.of[variant][words.bits - 1];
 }
 
-template <int bits, Reading reading, bool cubic>
-void decode_full(const Words &words, GroupKey key, const uint8_t *stored, const uint8_t *planes, float *out) {
+Levels read_levels(const Words &words, const uint8_t *stored) {
     const Scales scales = read_scales(straight(words), stored);
-    const Unbending unbending = cubic ? unbending_of(words, stored) : Unbending{};
-    const auto read = words.rounding == ACTNN_DITHER ? decode_rounded<bits, reading, true, cubic>
-                                                     : decode_rounded<bits, reading, false, cubic>;
-    read(words, scales, unbending, key, planes, out);
-}
-
-using DecodeFull = void (*)(const Words &, GroupKey, const uint8_t *, const uint8_t *, float *);
-
-template <Reading reading, bool cubic, int... k>
-constexpr std::array<DecodeFull, MOST_BITS> decoders(std::integer_sequence<int, k...>) {
-    return {decode_full<k + 1, reading, cubic>...};
-}
-
-template <bool cubic> DecodeFull decoder_of(const Words &words, int part) {
-    static constexpr auto affine = decoders<Reading::AFFINE, cubic>(WIDTHS);
-    static constexpr auto whole = decoders<Reading::WHOLE, cubic>(WIDTHS);
-    static constexpr auto positive = decoders<Reading::POSITIVE, cubic>(WIDTHS);
-    return (words.affine() ? affine : part == ACTNN_POSITIVE ? positive : whole)[words.bits - 1];
+    return {
+        .negative = words.negative,
+        .zero = scales.first,
+        .above = step_of(words.positive(), scales.second, scales.second),
+        .below = -step_of(words.negative, scales.first, scales.second),
+        .nothing = 0.0f * scales.second,
+        .unbending = words.curve == ACTNN_CUBIC ? unbending_of(words, stored) : Unbending{},
+    };
 }
 
 } // namespace
 
 void decode_straight(const Words &words, GroupKey key, int part, const uint8_t *scales, const uint8_t *planes,
                      int length, float *out) {
-    const DecodeFull full = words.curve == ACTNN_CUBIC ? decoder_of<true>(words, part) : decoder_of<false>(words, part);
+    const Dequantize decode_full = loop_of(words, part);
+    const Levels levels = read_levels(words, scales);
     if (length == GROUP) {
-        full(words, key, scales, planes, out);
+        decode_full(levels, key, planes, out);
         return;
     }
     alignas(32) float wide[GROUP];
     uint8_t wide_planes[MOST_BITS * PLANE_BYTES];
     widen_planes(planes, length, words.bits, wide_planes);
-    full(words, key, scales, wide_planes, wide);
+    decode_full(levels, key, wide_planes, wide);
     std::copy_n(wide, length, out);
 }
 

@@ -13,9 +13,6 @@ namespace {
 
 void store_word(int word, uint8_t *bytes) { std::memcpy(bytes, &word, sizeof word); }
 
-// Where the side of an element comes from.
-enum class Side { NONE, SIGN, GIVEN };
-
 // All lanes of the vector whose elements lie on the negative side.
 template <Side side> __m256i below_of(__m256 x, __m256i given, int vector) {
     if constexpr (side == Side::SIGN) return _mm256_castps_si256(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LE_OQ));
