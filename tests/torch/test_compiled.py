@@ -12,7 +12,7 @@ from z_tests import check_unbiased
 
 import actnn
 from actnn.torch.callers import evaluated_elsewhere
-from actnn.torch.compiled import backend
+from actnn.torch.compiled import backend, model
 from actnn.torch.memory import KeptBytes
 
 DRAWS = 60
@@ -285,3 +285,11 @@ def test_two_processes_agree_on_a_gradient_near_the_exact_one(tmp_path):
     for first, second, parameter in zip(*found, model.parameters(), strict=True):
         assert torch.equal(first, second)
         assert (first - parameter.grad).norm() < 0.02 * parameter.grad.norm()
+
+
+@pytest.mark.parametrize(("level", "times"), [("L2", 1), ("L0", 0)])
+def test_the_c_library_keeps_freed_blocks_where_little_is_held(level, times, monkeypatch):
+    told = []
+    monkeypatch.setattr(model.heap, "keep_blocks", lambda: told.append(level))
+    actnn.compile(nn.Linear(4, 4), level=level)
+    assert told == [level] * times

@@ -15,6 +15,7 @@ from torch._dynamo import config as dynamo
 from actnn.amounts import parse_memory
 from actnn.errors import ConfigError, SessionError, UnsupportedError
 from actnn.format import MAX_BITS
+from actnn.kernels import heap
 from actnn.settings import Policy, config
 from actnn.torch.compiled.backend import Backend, Plan
 from actnn.torch.compiled.library import draw_of
@@ -60,6 +61,9 @@ class Compiled(nn.Module):
         self.__dict__["training"] = model.training
         self.__dict__["_settings"], self.__dict__["_options"] = settings, options
         self.__dict__["_backend"] = self.__dict__["_compiled"] = None
+        if settings.policy.compress:
+            # as conversion does
+            heap.keep_blocks()
         if not settings.adaptive:
             self._compile(None)
 
