@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 
 import pytest
@@ -27,6 +28,7 @@ import actnn
 from actnn.measuring.memory import resident
 from actnn.stores import store
 from actnn.stores.disk import engine, file
+from actnn.torch.door.mode import Door
 
 MB = 2**20
 
@@ -353,6 +355,22 @@ def test_hooks_may_keep_what_is_saved_in_their_own_way(around):
         move(model)
 
     check_like_l3(Network(), step)
+
+
+@pytest.mark.parametrize("around", [None, "copied"])
+def test_converted_layers_run_with_the_door_closed_unless_hooks_may_copy_tickets(around, monkeypatch):
+    seen = []
+    see = Door.__torch_function__
+    monkeypatch.setattr(Door, "__torch_function__", lambda self, *rest: (seen.append(rest[0]), see(self, *rest))[1])
+
+    def calls(model: nn.Module) -> int:
+        with HOOKS[around]() if around else nullcontext():
+            for _ in range(5):
+                seen.clear()
+                take_step(model, batch())
+        return len(seen)
+
+    assert (calls(swapping(Network())) > calls(at_l3(Network()))) is (around is not None)
 
 
 def test_hooks_that_lose_what_stands_for_a_code_get_a_clear_error():

@@ -22,7 +22,7 @@ LEAST_BYTES = 4096
 # what may wait in memory, to be written or read ahead
 BUFFER_BYTES = 16 * 2**20
 # what may wait and not be written yet: backward asks for the last codes first, and a small step has no others
-IDLE_BYTES = BUFFER_BYTES // 2
+IDLE_BYTES = BUFFER_BYTES * 3 // 4
 TICKET = "int64"
 # numbers of what went from an accelerator to the host begin here
 OFFLOADED = 1 << 62

@@ -54,9 +54,15 @@ def is_due(step: int) -> bool:
 
 
 def hooks_in_place() -> bool:
-    """Tell whether somebody else's saved-tensor hooks are in place, which ours would put out of force."""
+    """Tell whether saved-tensor hooks are in place, which ours would put out of force."""
     # no public function tells it
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def hooks_of_others() -> bool:
+    """Tell whether what is saved now goes through other hooks than those that count, which copy nothing."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and not isinstance(getattr(hooks[0], "__self__", None), KeptBytes)
 
 
 class Saver(NamedTuple):

@@ -35,6 +35,8 @@ class Engine:
         self._released: SimpleQueue[int] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._serving = False
+        # whether the thread was called and has not found that nothing is left to do
+        self._awake = False
         # entries that a get reads itself
         self._own_reads: set[Entry] = set()
         self._warned = False
@@ -62,7 +64,7 @@ class Engine:
             self._ledger.counts.put_seconds += time.perf_counter() - began
             self._locked_check_open()
             number = self._ledger.add(data, kept)
-        self._nudge()
+            self._locked_call()
         return number
 
     def get(self, number: int) -> Bytes:
@@ -80,7 +82,7 @@ class Engine:
                     own = entry
                     self._own_reads.add(entry)
                     self._ledger.read_now(entry)
-            self._nudge()
+                self._locked_call()
             if data is None:
                 data = self._timed_read(entry)
             return data
@@ -99,9 +101,11 @@ class Engine:
         if self._changed.acquire(blocking=False):
             try:
                 self._locked_settle()
+                self._locked_call()
             finally:
                 self._changed.release()
-        self._nudge()
+        elif self._serving:
+            self._wake.put(None)
 
     def stop(self) -> None:
         """Let the thread end, and the file with it; waits for nobody (rule 2)."""
@@ -178,6 +182,7 @@ class Engine:
                 return partial(self._read_ahead, entry)
             if (entry := self._ledger.next_write()) is not None:
                 return partial(self._write, entry)
+            self._awake = False
         return None
 
     def _write(self, entry: Entry) -> None:
@@ -247,9 +252,10 @@ class Engine:
                 self._ledger.counts = counts
             self._changed.notify_all()
 
-    def _nudge(self) -> None:
-        """Let the thread look for work."""
-        if self._serving:
+    def _locked_call(self) -> None:
+        """Let the thread look for work where enough has come together: each time it takes a core from the training."""
+        if self._serving and not self._awake and self._ledger.has_work():
+            self._awake = True
             self._wake.put(None)
 
     def _locked_start(self) -> None:

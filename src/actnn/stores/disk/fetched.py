@@ -38,6 +38,19 @@ class Fetched:
         if number in self._entries:
             self._entries.move_to_end(number)
 
+    def runs_short(self, entries: Entries) -> bool:
+        """Tell whether what is to be read next is so near that reading ahead should go on."""
+        if not self._follows or self._last is None:
+            return False
+        room = self._bound // 4
+        for entry in entries.below(self._last, WINDOW):
+            if entry.phase is Phase.FILED and not entry.doubtful:
+                return True
+            room -= entry.size
+            if room < 0:
+                break
+        return False
+
     def next_ahead(self, entries: Entries) -> Entry | None:
         """Return the entry to read next, with room for it made, or None.
 

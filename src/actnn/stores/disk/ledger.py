@@ -38,6 +38,8 @@ class Ledger:
         self.waiting_bytes = 0
         # so much may wait and is not written yet: what came last is asked for first, and may never have to leave
         self.idle_bytes = idle_bytes
+        # more waited, and what is too much is being written
+        self._leaving = False
         self.kept_bytes = 0
         self.writes = True
         self.fault: str | None = None
@@ -70,13 +72,17 @@ class Ledger:
         self._note_peak()
         return entry.number
 
+    def has_work(self) -> bool:
+        """Tell whether it is time to write, or to read ahead."""
+        return self.waiting_bytes > self.idle_bytes or self.fetched.runs_short(self.entries)
+
     def next_write(self) -> Entry | None:
-        """Return the entry to write now, or None."""
-        if self.waiting_bytes <= self.idle_bytes:
+        """Return the entry to write now, or None: once more than ``idle_bytes`` wait, a third of that is to leave."""
+        self._leaving = self.waiting_bytes > (self.idle_bytes * 2 // 3 if self._leaving else self.idle_bytes)
+        if not self._leaving:
             return None
-        entry = next(iter(self._waiting.values()), None)
-        if entry is not None:
-            entry.phase = Phase.WRITING
+        entry = next(iter(self._waiting.values()))
+        entry.phase = Phase.WRITING
         return entry
 
     def next_read(self) -> Entry | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from actnn.errors import UnsupportedError
 from actnn.model.layers import CompressedLayer
 from actnn.session.site import Site
+from actnn.torch.counting import hooks_of_others
 from actnn.torch.door.mode import closed
 from actnn.torch.tensors import ARRAYS
 from actnn.torch.traced import symbolic, tell_of_lost_codes, traced, traced_with
@@ -28,9 +29,9 @@ class Compressed(CompressedLayer):
         seen = arguments and type(arguments[0]) is not Tensor and symbolic(arguments[0])
         if session.over and not (seen or traced()):
             session.begin_late()
-        # tickets of a store tell their copies of what they stand for, by functions that must be seen; so must all be
-        # that a compiler or torch.fx records
-        if seen or torch.compiler.is_dynamo_compiling() or not session.store.keeps_in_place:
+        # tickets of a store tell the copies that saved-tensor hooks make of what they stand for, by functions that must
+        # be seen; so must all be that a compiler or torch.fx records
+        if seen or torch.compiler.is_dynamo_compiling() or (not session.store.keeps_in_place and hooks_of_others()):
             return super().__call__(*arguments, **options)  # type: ignore[misc]
         with closed():
             return super().__call__(*arguments, **options)  # type: ignore[misc]
