@@ -69,6 +69,12 @@ class FunctionReader {
 class ElementParameters {
   public:
     void read(const actnn_output &parameters, int64_t place, int length) {
+        const int64_t channel = place / parameters.channels.inner;
+        const bool alone = (place + length - 1) / parameters.channels.inner == channel;
+        // long runs of one channel are spread once
+        if (alone && channel == channel_ && length <= length_) return;
+        channel_ = alone ? channel : -1;
+        length_ = length;
         visit_runs(parameters.channels, place, length, [&](int64_t channel, int start, int stop) {
             const float gamma = number_or(parameters.gamma, parameters.gamma_dtype, channel, 1.0f);
             const float beta = number_or(parameters.beta, parameters.beta_dtype, channel, 0.0f);
@@ -81,6 +87,8 @@ class ElementParameters {
     const float *beta() const { return numbers_[1]; }
 
   private:
+    int64_t channel_ = -1; // which the first `length_` numbers belong to
+    int length_ = 0;
     alignas(64) float numbers_[2][GROUP];
 };
 

@@ -169,7 +169,7 @@ struct Elu {
 
 // One of V's elements of what decode_function returns; without AFFINE gamma is 1, and beta 0.
 template <class Function, bool DERIVATIVE, bool AFFINE, class V>
-static inline V smoothed(const SmoothGroup &group, V u, V gamma, V beta, V correction) {
+[[gnu::always_inline]] static inline V smoothed(const SmoothGroup &group, V u, V gamma, V beta, V correction) {
     const auto [x, slope, bend] = along_curve(group, u);
     // adding 0 takes the sign from a negative zero, as beta does
     const V y = (AFFINE ? x * gamma : x) + beta;

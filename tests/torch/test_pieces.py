@@ -10,6 +10,8 @@ from steps import check_close_gradients, close
 from torch import nn
 from torch_framework import FRAMEWORK, close_tensors, same_tensors
 
+from actnn.kernels.contract import Smooth
+from actnn.kernels.native.codes import CodeRows
 from actnn.session import session
 from actnn.session.session import Session
 from actnn.settings import Config
@@ -135,3 +137,48 @@ def test_a_sum_over_many_pieces_loses_nothing_in_half_precision(kind, dtype, mon
     expected = samples * (64 if kind == "convolution" else 1)
     assert abs(float(model.weight.grad.float().mean()) / expected - 1) < 0.01
     assert model.weight.grad.dtype == dtype
+
+
+class Gate(nn.Module):
+    """A convolution of a product of codes, one factor of which may be smaller than the other."""
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        self.gate = gate
+        self.first, self.norm, self.other = nn.Conv2d(3, 8, 1, bias=False), nn.BatchNorm2d(8), nn.Conv2d(3, 8, 1)
+        self.last = nn.Conv2d(8, 4, 3)
+
+    def forward(self, x):
+        h, g = nn.functional.silu(self.norm(self.first(x))), torch.sigmoid(self.other(x))
+        if self.gate == "squeezed":
+            g = g.mean((2, 3), keepdim=True)
+        elif self.gate == "without samples":
+            g = g.mean((0, 2, 3), keepdim=True)
+        elif self.gate == "fewer axes":
+            g = g.mean(0)
+        product = h * g
+        return self.last(product.transpose(0, 1).contiguous().transpose(0, 1) if self.gate == "copied" else product)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("gate", ["full", "squeezed", "without samples", "fewer axes", "copied"])
+def test_a_product_is_read_part_by_part_and_no_sample_twice(gate, monkeypatch):
+    # as many samples as channels: which axis counts samples is not to be told by its size
+    torch.manual_seed(4)
+    layer, x = Gate(gate), torch.randn(8, 3, 16, 16)
+    read = []
+    decode = CodeRows.decode_function
+
+    def counted(self, arrays, buffer, layout, function, derivative, dtype, affine=None, samples=None, *rest):
+        if function is Smooth.SILU and derivative == 0:
+            read.append(range(layout.samples) if samples is None else samples)
+        return decode(self, arrays, buffer, layout, function, derivative, dtype, affine, samples, *rest)
+
+    monkeypatch.setattr(CodeRows, "decode_function", counted)
+    found = FRAMEWORK.step(FRAMEWORK.compressed(layer, 2), x)
+    # the gate's gradient reads all samples at once, the convolution in parts
+    assert sorted(n for part in read if len(part) < 8 for n in part) == list(range(8)) or gate == "copied"
+    assert sum(map(len, read)) == 16
+    monkeypatch.undo()
+    expected = FRAMEWORK.step(FRAMEWORK.compressed(layer, 2), x)
+    check_close_gradients(found.gradients, expected.gradients, 1e-5)

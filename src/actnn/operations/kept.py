@@ -238,13 +238,34 @@ class Derived(Reading):
             start += count
         return parts
 
+    @property
+    def by_sample(self) -> bool:
+        """Whether samples of the activation are computed from the same samples of what is read."""
+        return False
+
+    def spans(self, base: Reading) -> bool:
+        """Whether a base has the samples of the activation."""
+        return base.order.batched and base.order.shape[:1] == self.order.shape[:1]
+
     def value(self, site: Site, saved: Sequence[Array], dtype: str, samples: range | None = None) -> Array:
         """Return the activation, or some samples of it."""
-        parts = zip(self.bases, self.of_bases(saved), strict=True)
-        whole = self.compute(*(base.value(site, own, dtype) for (base, _), own in parts))
-        if samples is None or not self.order.batched:
-            return whole
-        return whole[samples.start : samples.stop]
+        if samples is None or not self.order.batched or self.by_sample:
+            parts = zip(self.bases, self.of_bases(saved), strict=True)
+            return self.compute(
+                *(base.value(site, own, dtype, samples if self.spans(base) else None) for (base, _), own in parts)
+            )
+        return self.value(site, saved, dtype)[samples.start : samples.stop]
+
+    def parts(
+        self, site: Site, saved: Sequence[Array], grad: Array, parts: Sequence[range]
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield the gradient of a map's output and this activation, which it read, part by part of the batch."""
+        if self.by_sample or len(parts) == 1 or not self.order.batched:
+            yield from super().parts(site, saved, grad, parts)
+            return
+        whole = self.whole(site, saved, grad)
+        for part in parts:
+            yield grad[part.start : part.stop], whole[part.start : part.stop]
 
     def compute(self, *values: Array) -> Array:
         """Return the activation from the values of the bases."""
@@ -271,9 +292,15 @@ class Reshaped(Derived):
 
     __slots__ = ()
 
+    @property
+    def by_sample(self) -> bool:
+        """Whether both shapes count the same samples."""
+        return self.spans(self.bases[0][0])
+
     def compute(self, *values: Array) -> Array:
         """Return the one value in this shape."""
-        return values[0].reshape(self.order.shape)
+        shape = self.order.shape
+        return values[0].reshape((len(values[0]), *shape[1:]) if self.by_sample else shape)
 
 
 class Kept:

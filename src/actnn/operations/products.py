@@ -41,13 +41,25 @@ class Bilinear:
 
 
 class Product(Derived):
-    """What a function of two factors, linear in each, makes of their codes."""
+    """What a function of two factors, linear in each and element by element, makes of their codes."""
 
     __slots__ = ("_function",)
 
     def __init__(self, order: Order, function: Callable[..., Array], *bases: tuple[Reading, int]) -> None:
         super().__init__(order, *bases)
         self._function = function
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether each factor has the samples of the product, or the same numbers for all of them."""
+        axes = len(self.order.shape)
+        return all(
+            self.spans(base) or len(base.order.shape) < axes or base.order.shape[0] == 1 for base, _ in self.bases
+        )
+
+    def spans(self, base: Reading) -> bool:
+        """Whether a factor has the samples of the product."""
+        return len(base.order.shape) == len(self.order.shape) and super().spans(base)
 
     def compute(self, *values: Array) -> Array:
         """Return the product."""
