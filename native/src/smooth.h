@@ -1,8 +1,11 @@
 // Smooth functions and their derivatives, written once for numbers and for vectors of them.
 //
 // V is what an instruction set computes with: it has +, -, * and /, V(float), and the functions below that are declared
-// for it. Operations are single ones of float32, so that all instruction sets have the same bits.
+// for it, among them fused(a, b, c), which is a b + c rounded once. All are operations of float32 that every instruction
+// set has, so that all have the same bits.
 #pragma once
+
+#include <initializer_list>
 
 #include "curves.h"
 #include "exponentials.h"
@@ -25,8 +28,8 @@ template <class V> static inline AlongCurve<V> along_curve(const SmoothGroup &gr
     if (group.curve == ACTNN_LINEAR) return {u, V(1), V(0)};
     const V square = u * u;
     if (group.curve == ACTNN_ROOT) return {square, V(4) * square, V(2)};
-    const V reach(group.reach), slope = (square * V(3) + V(1)) * reach;
-    return {(u * (square + V(1))) * reach, slope * slope, (u * V(6)) * reach};
+    const V reach(group.reach), slope = fused(square, V(3), V(1)) * reach;
+    return {fused(u, square, u) * reach, slope * slope, u * V(6 * group.reach)};
 }
 
 // u is what is coded of values x, corrections are s^2 / 24; of x comes y = gamma x + beta, where gamma is NULL y = x. grad is NULL or a factor.
@@ -56,12 +59,13 @@ template <class V> static inline V bounded(V x, float most) { return least(great
 template <class V> static inline Derivatives<V> logistic(V x) {
     const V s = V(1) / (V(1) + exponential(V(0) - bounded(x, 80)));
     const V first = s * (V(1) - s);
-    return {s, first, first * (V(1) - V(2) * s), first * (V(1) - V(6) * first)};
+    return {s, first, first * fused(V(-2), s, V(1)), first * fused(V(-6), first, V(1))};
 }
 
 // Of y s, where s(y) is given.
 template <class V> static inline Derivatives<V> times_self(V y, const Derivatives<V> &s) {
-    return {y * s.value, s.value + y * s.first, V(2) * s.first + y * s.second, V(3) * s.second + y * s.third};
+    return {y * s.value, fused(y, s.first, s.value), fused(y, s.second, V(2) * s.first),
+            fused(y, s.third, V(3) * s.second)};
 }
 
 struct Gelu {
@@ -70,13 +74,14 @@ struct Gelu {
         const V bound = bounded(y, 13);
         const V magnitude = greatest(bound, V(0) - bound);
         const V density = exponential(V(-0.5f) * (bound * bound));
-        const V t = V(1) / (V(1) + V(0.23164189f) * magnitude);
-        const V tail = ((((V(0.5307027f) * t + V(-0.7265760f)) * t + V(0.7107069f)) * t + V(-0.14224837f)) * t +
-                        V(0.12741480f)) *
-                       t * density;
+        const V t = V(1) / fused(V(0.23164189f), magnitude, V(1));
+        V tail = fused(V(0.5307027f), t, V(-0.7265760f));
+        for (const float coefficient : {0.7107069f, -0.14224837f, 0.12741480f}) tail = fused(tail, t, V(coefficient));
+        tail = tail * t * density;
         const V phi = select(less(y, V(0)), tail, V(1) - tail);
         const V p = V(0.39894228f) * density;
-        return {y * phi, phi + y * p, p * (V(2) - bound * bound), p * (bound * (bound * bound - V(4)))};
+        return {y * phi, fused(y, p, phi), p * fused(V(0) - bound, bound, V(2)),
+                p * (bound * fused(bound, bound, V(-4)))};
     }
 };
 
@@ -172,15 +177,14 @@ template <class Function, bool DERIVATIVE, bool AFFINE, class V>
 [[gnu::always_inline]] static inline V smoothed(const SmoothGroup &group, V u, V gamma, V beta, V correction) {
     const auto [x, slope, bend] = along_curve(group, u);
     // adding 0 takes the sign from a negative zero, as beta does
-    const V y = (AFFINE ? x * gamma : x) + beta;
+    const V y = AFFINE ? fused(x, gamma, beta) : x + beta;
     const Derivatives<V> f = Function::of(y);
     const V value = DERIVATIVE ? f.first : f.value;
     const V first = DERIVATIVE ? f.second : f.first;
     const V second = DERIVATIVE ? f.third : f.second;
     const V bound = least(slope, V(MOST_SMOOTH_SLOPE));
-    const V by_value =
-        AFFINE ? second * (gamma * gamma) * bound + first * gamma * bend : second * bound + first * bend;
-    const V result = value - correction * by_value;
+    const V by_value = AFFINE ? gamma * fused(second, gamma * bound, first * bend) : fused(second, bound, first * bend);
+    const V result = fused(V(0) - correction, by_value, value);
     // bounds make a number of a NaN
     return select(ordered(y), result, y);
 }

@@ -11,7 +11,7 @@ namespace {
 template <int COUNT> __m256 polynomial(__m256 x, const float (&coefficients)[COUNT]) {
     __m256 result = _mm256_set1_ps(coefficients[COUNT - 1]);
     for (int k = COUNT - 2; k >= 0; --k) {
-        result = _mm256_add_ps(_mm256_mul_ps(result, x), _mm256_set1_ps(coefficients[k]));
+        result = _mm256_fmadd_ps(result, x, _mm256_set1_ps(coefficients[k]));
     }
     return result;
 }
@@ -25,17 +25,16 @@ __m256 logarithm(__m256 w) {
     const __m256i eighth = _mm256_srli_epi32(bits, 20);
     const __m256 factor = _mm256_permutevar8x32_ps(_mm256_loadu_ps(PER_CENTRE), eighth);
     const __m256 centre = _mm256_permutevar8x32_ps(_mm256_loadu_ps(LOG_OF_CENTRE), eighth);
-    const __m256 f = _mm256_sub_ps(_mm256_mul_ps(mantissa, factor), _mm256_set1_ps(1.0f));
-    const __m256 rest = _mm256_add_ps(f, _mm256_mul_ps(_mm256_mul_ps(f, f), polynomial(f, LOG)));
-    return _mm256_add_ps(_mm256_add_ps(_mm256_mul_ps(exponent, _mm256_set1_ps(LN2)), centre), rest);
+    const __m256 f = _mm256_fmadd_ps(mantissa, factor, _mm256_set1_ps(-1.0f));
+    const __m256 rest = _mm256_fmadd_ps(_mm256_mul_ps(f, f), polynomial(f, LOG), f);
+    return _mm256_add_ps(_mm256_fmadd_ps(exponent, _mm256_set1_ps(LN2), centre), rest);
 }
 
-// exp(u) / 2
-__m256 half_exponential(__m256 u) {
+__m256 exponential(__m256 u) {
     const __m256 magic = _mm256_set1_ps(MAGIC);
-    const __m256 shifted = _mm256_add_ps(_mm256_mul_ps(u, _mm256_set1_ps(PER_LN2)), magic);
-    const __m256 r = _mm256_sub_ps(u, _mm256_mul_ps(_mm256_sub_ps(shifted, magic), _mm256_set1_ps(LN2)));
-    const __m256i bits = _mm256_castps_si256(polynomial(r, HALF_EXP));
+    const __m256 shifted = _mm256_fmadd_ps(u, _mm256_set1_ps(PER_LN2), magic);
+    const __m256 r = _mm256_fmadd_ps(_mm256_sub_ps(magic, shifted), _mm256_set1_ps(LN2), u);
+    const __m256i bits = _mm256_castps_si256(polynomial(r, EXP));
     return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
 }
 
@@ -60,7 +59,8 @@ Vector greatest(Vector a, Vector b) { return Vector(_mm256_max_ps(a.value, b.val
 Chosen less(Vector a, Vector b) { return {_mm256_cmp_ps(a.value, b.value, _CMP_LT_OQ)}; }
 Chosen ordered(Vector a) { return {_mm256_cmp_ps(a.value, a.value, _CMP_ORD_Q)}; }
 Vector select(Chosen chosen, Vector a, Vector b) { return Vector(_mm256_blendv_ps(b.value, a.value, chosen.lanes)); }
-Vector exponential(Vector x) { return Vector(_mm256_mul_ps(_mm256_set1_ps(2.0f), half_exponential(x.value))); }
+Vector fused(Vector a, Vector b, Vector c) { return Vector(_mm256_fmadd_ps(a.value, b.value, c.value)); }
+Vector exponential(Vector x) { return Vector(exponential(x.value)); }
 Vector log_from_one(Vector x) { return Vector(logarithm(x.value)); }
 
 } // namespace

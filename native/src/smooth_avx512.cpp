@@ -16,7 +16,7 @@ constexpr int LANES = 16;
 template <int COUNT> __m512 polynomial(__m512 x, const float (&coefficients)[COUNT]) {
     __m512 result = _mm512_set1_ps(coefficients[COUNT - 1]);
     for (int k = COUNT - 2; k >= 0; --k) {
-        result = _mm512_add_ps(_mm512_mul_ps(result, x), _mm512_set1_ps(coefficients[k]));
+        result = _mm512_fmadd_ps(result, x, _mm512_set1_ps(coefficients[k]));
     }
     return result;
 }
@@ -32,17 +32,16 @@ __m512 logarithm(__m512 w) {
     const __m512i eighth = _mm512_srli_epi32(bits, 20);
     const __m512 factor = _mm512_permutexvar_ps(eighth, table(PER_CENTRE));
     const __m512 centre = _mm512_permutexvar_ps(eighth, table(LOG_OF_CENTRE));
-    const __m512 f = _mm512_sub_ps(_mm512_mul_ps(mantissa, factor), _mm512_set1_ps(1.0f));
-    const __m512 rest = _mm512_add_ps(f, _mm512_mul_ps(_mm512_mul_ps(f, f), polynomial(f, LOG)));
-    return _mm512_add_ps(_mm512_add_ps(_mm512_mul_ps(exponent, _mm512_set1_ps(LN2)), centre), rest);
+    const __m512 f = _mm512_fmadd_ps(mantissa, factor, _mm512_set1_ps(-1.0f));
+    const __m512 rest = _mm512_fmadd_ps(_mm512_mul_ps(f, f), polynomial(f, LOG), f);
+    return _mm512_add_ps(_mm512_fmadd_ps(exponent, _mm512_set1_ps(LN2), centre), rest);
 }
 
-// exp(u) / 2
-__m512 half_exponential(__m512 u) {
+__m512 exponential(__m512 u) {
     const __m512 magic = _mm512_set1_ps(MAGIC);
-    const __m512 shifted = _mm512_add_ps(_mm512_mul_ps(u, _mm512_set1_ps(PER_LN2)), magic);
-    const __m512 r = _mm512_sub_ps(u, _mm512_mul_ps(_mm512_sub_ps(shifted, magic), _mm512_set1_ps(LN2)));
-    const __m512i bits = _mm512_castps_si512(polynomial(r, HALF_EXP));
+    const __m512 shifted = _mm512_fmadd_ps(u, _mm512_set1_ps(PER_LN2), magic);
+    const __m512 r = _mm512_fmadd_ps(_mm512_sub_ps(magic, shifted), _mm512_set1_ps(LN2), u);
+    const __m512i bits = _mm512_castps_si512(polynomial(r, EXP));
     return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
 }
 
@@ -67,7 +66,8 @@ Vector greatest(Vector a, Vector b) { return Vector(_mm512_max_ps(a.value, b.val
 Chosen less(Vector a, Vector b) { return {_mm512_cmp_ps_mask(a.value, b.value, _CMP_LT_OQ)}; }
 Chosen ordered(Vector a) { return {_mm512_cmp_ps_mask(a.value, a.value, _CMP_ORD_Q)}; }
 Vector select(Chosen chosen, Vector a, Vector b) { return Vector(_mm512_mask_blend_ps(chosen.lanes, b.value, a.value)); }
-Vector exponential(Vector x) { return Vector(_mm512_mul_ps(_mm512_set1_ps(2.0f), half_exponential(x.value))); }
+Vector fused(Vector a, Vector b, Vector c) { return Vector(_mm512_fmadd_ps(a.value, b.value, c.value)); }
+Vector exponential(Vector x) { return Vector(exponential(x.value)); }
 Vector log_from_one(Vector x) { return Vector(logarithm(x.value)); }
 
 } // namespace

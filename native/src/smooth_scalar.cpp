@@ -22,7 +22,8 @@ Number greatest(Number a, Number b) { return a.value > b.value ? a : b; }
 bool less(Number a, Number b) { return a.value < b.value; }
 bool ordered(Number a) { return a.value == a.value; }
 Number select(bool chosen, Number a, Number b) { return chosen ? a : b; }
-Number exponential(Number x) { return Number(2.0f * half_exponential(x.value)); }
+Number fused(Number a, Number b, Number c) { return Number(actnn::fused(a.value, b.value, c.value)); }
+Number exponential(Number x) { return Number(actnn::exponential(x.value)); }
 Number log_from_one(Number x) { return Number(logarithm(x.value)); }
 
 } // namespace
