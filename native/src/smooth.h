@@ -154,8 +154,9 @@ struct Mish {
     template <class V> static Derivatives<V> of(V y) {
         const V e = exponential(least(greatest(y, V(-80)), V(20)));
         const V n = e * (e + V(2));
-        const V t = n / (n + V(2));
-        const V q = V(1) - t * t; // tanh' of softplus
+        const V rest = V(2) / (n + V(2));
+        const V t = n * (V(0.5f) * rest);
+        const V q = rest * (V(2) - rest); // tanh' of softplus: 1 - t t would lose all of it where t is near 1
         const auto s = logistic(y);
         const V first = q * s.value;
         const V second = q * s.first - V(2) * (t * (first * s.value));

@@ -85,8 +85,10 @@ def test_kernels_agree_with_the_reference(native, function, family):
                 for each, arrays in ((native, lender), (REFERENCE, NUMPY))
             )
             scale = np.nanmax(np.abs(expected.astype(np.float64)))
+            # of 1 or 2 bits the corrections are many times the values, and magnify what was rounded
+            absolute = (2e-6 if bits > 2 else 8e-6) * scale
             np.testing.assert_allclose(
-                found, expected, rtol=relative, atol=2e-6 * scale, err_msg=f"{bits} bits, {derivative}, {dtype}"
+                found, expected, rtol=relative, atol=absolute, err_msg=f"{bits} bits, {derivative}, {dtype}"
             )
             lender.check_guards()
 

@@ -207,8 +207,10 @@ def mish(arrays: Arrays, y: Array) -> Derivatives:
     bound = bounded(arrays, y, 80.0)
     e = exponential(arrays, arrays.where(bound < 20, bound, 20.0))
     n = e * (e + 2.0)
-    t = arrays.divide(n, n + 2.0)
-    q = 1.0 - t * t
+    rest = divide(arrays, 2.0, n + 2.0)
+    t = n * (0.5 * rest)
+    # 1 - t * t, which would lose all of it where t is near 1
+    q = rest * (2.0 - rest)
     s = logistic(arrays, y)
     first = q * s[0]
     second = q * s[1] - 2.0 * (t * (first * s[0]))

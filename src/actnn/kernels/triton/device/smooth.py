@@ -142,8 +142,9 @@ def mish(y):
     bound = bounded(y, 80.0)
     e = exponential(tl.where(bound < 20, bound, 20.0))
     n = e * (e + 2.0)
-    t = tl.div_rn(n, n + 2.0)
-    q = 1.0 - t * t
+    rest = tl.div_rn(2.0 + 0.0 * n, n + 2.0)
+    t = n * (0.5 * rest)
+    q = rest * (2.0 - rest)
     s0, s1, s2, _ = logistic(y)
     first = q * s0
     second = q * s1 - 2.0 * (t * (first * s0))
