@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config, items):
 
 def is_interpreted(item) -> bool:
     """Tell whether a test is about kernels of Triton, and of those that are interpreted here."""
-    if not {"native", "backend", "interpreted"} & set(item.fixturenames):
+    if not {"native", "backend", "interpreted"} & set(item.fixturenames) or item.path.name == OF_ANOTHER_FRAMEWORK:
         return False
     slow = any(word in item.name for word in NOT_INTERPRETED)
     return not slow and not (FEW and ROW_BY_ROW in item.nodeid and QUICK not in item.name)
