@@ -16,6 +16,8 @@ NOT_INTERPRETED = (
     *("threads", "few_million", "many_groups", "many groups", "many_samples", "many_elements", "copy"),
     *("of_few_values_is_unbiased", "a_runtime_is_chosen"),
 )
+# kernels of Triton take tensors of torch
+OF_ANOTHER_FRAMEWORK = "test_paddle_arrays.py"
 # what takes it seconds for each row: of few there is one that is quick
 ROW_BY_ROW, QUICK = "test_row_norm_kernels.py::test_a_backward", "one row a sample"
 # whether a process interprets not all tests, but of each file few in which most tests and parameters occur: one takes

@@ -23,7 +23,7 @@ from actnn.bench.variance import less_kept
 from actnn.errors import ConfigError
 from actnn.measuring.records import Record, recorded
 from actnn.workloads.peers import PEERS
-from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, FLOOR, VARIANTS
+from actnn.workloads.task import CHECKPOINT, CONTESTANTS, EXACT, FLOOR, KEPT_HEAP, VARIANTS
 
 Table = tuple[list[str], list[list[str]]]
 EXAMPLE = "actnn bench tables --file README.md --results results"
@@ -86,9 +86,7 @@ def step(records: Sequence[Record]) -> Table:
         "peak",
     ]
     rows = []
-    # all contestants of a model side by side, whenever they were measured
-    models = list(dict.fromkeys(key[:3] for key in newest))
-    for (model, batch, size, name), record in sorted(newest.items(), key=lambda entry: models.index(entry[0][:3])):
+    for (model, batch, size, name), record in side_by_side(newest):
         rows.append(
             [
                 f"{model}, {batch}, {size}",
@@ -122,7 +120,6 @@ def overhead(records: Sequence[Record]) -> Table:
     """Return the table of ``bench overhead``: one row a model and contestant, in milliseconds of processor time."""
     newest = {(model_of(record), record["batch"], record["size"], trainer(record)): record for record in records}
     heading = ["model, batch, size", "leaf layers", "training", "step", "quartiles", "of exact", "added a layer"]
-    models = list(dict.fromkeys(key[:3] for key in newest))
     return heading, [
         [
             f"{model}, {batch}, {size}",
@@ -133,7 +130,7 @@ def overhead(records: Sequence[Record]) -> Table:
             f"{record['time_ratio']:.2f}",
             NOTHING if name == EXACT else f"{record['added_milliseconds_per_layer']:.3f} ms",
         ]
-        for (model, batch, size, name), record in sorted(newest.items(), key=lambda entry: models.index(entry[0][:3]))
+        for (model, batch, size, name), record in side_by_side(newest)
     ]
 
 
@@ -168,6 +165,8 @@ def in_order(record: Record) -> str:
 def trainer(record: Record) -> str:
     """Return how the contestant of a record trains."""
     name: str = record["contestant"]
+    if name == KEPT_HEAP:
+        return "exact, heap kept"
     if name in (EXACT, CHECKPOINT, FLOOR, *PEERS):
         return name
     # records of an earlier form name the level apart
@@ -347,9 +346,17 @@ def scaling(records: Sequence[Record]) -> Table:
     ]
 
 
+def side_by_side(newest: Mapping[tuple[Any, ...], Record]) -> list[tuple[tuple[Any, ...], Record]]:
+    """Return records with all contestants of a model together, whenever they were measured."""
+    models = list(dict.fromkeys(key[:3] for key in newest))
+    return sorted(newest.items(), key=lambda entry: (models.index(entry[0][:3]), in_usual_order(entry)))
+
+
 def in_usual_order(entry: tuple[Any, Record]) -> int:
     """Return the place of a record's contestant among all."""
-    return CONTESTANTS.index(entry[1]["contestant"])
+    record = entry[1]
+    # records of an earlier form name the level apart
+    return CONTESTANTS.index(record["contestant"] if record["contestant"] in CONTESTANTS else record["level"])
 
 
 def maxmodel(records: Sequence[Record]) -> Table:
