@@ -29,7 +29,7 @@ template <class V> static inline AlongCurve<V> along_curve(const SmoothGroup &gr
     const V square = u * u;
     if (group.curve == ACTNN_ROOT) return {square, V(4) * square, V(2)};
     const V reach(group.reach), slope = fused(square, V(3), V(1)) * reach;
-    return {fused(u, square, u) * reach, slope * slope, u * V(6 * group.reach)};
+    return {fused(u, square, u) * reach, slope * slope, (u * V(6)) * reach};
 }
 
 // u is what is coded of values x, corrections are s^2 / 24; of x comes y = gamma x + beta, where gamma is NULL y = x. grad is NULL or a factor.
