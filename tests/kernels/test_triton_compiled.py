@@ -31,7 +31,8 @@ HARDEST = {
     ("encode normalized 8", "sm100"),
     ("encode companded 8", "sm100"),
     ("encode two_sided_normalized 3", "sm75"),
-    ("normalize channels last two_sided 3", "sm100"),
+    ("normalize two_sided 3", "sm100"),
+    ("normalize two_sided_normalized 3", "sm75"),
 }
 MOST_REGISTERS = 128
 # instructions an element, float32

@@ -24,7 +24,7 @@ EXAMPLE = "actnn bench roofline --out results/roofline.jsonl --page docs/rooflin
 SHOWN = (
     *("encode affine 2", "decode affine 2", "encode two_sided 3", "decode two_sided 3"),
     *("encode companded 2", "decode companded 2", "encode normalized 2", "decode normalized 2"),
-    *("encode affine 2 bf16", "decode affine 2 bf16", "statistics", "normalize two_sided 3"),
+    *("encode affine 2 bf16", "decode affine 2 bf16", "statistics", "normalize two_sided_normalized 3"),
     *("gradient sums two_sided 3", "gradient two_sided 3", "gradient of few two_sided_normalized 3"),
     *("row statistics affine 2", "row normalize normalized 2"),
     *("row products normalized 2", "row gradient normalized 2", "encode mask", "apply mask two_sided 3"),

@@ -10,7 +10,7 @@ from actnn.kernels.triton.batch_norm import NORMALIZING
 from actnn.kernels.triton.compiling import Case
 from actnn.kernels.triton.device import batch_norm, codes, masks, pooling, row_norm, sampling, smooth
 from actnn.kernels.triton.device.kernel import Cut, Form
-from actnn.kernels.triton.launching import LEAST_TILE, tile_of
+from actnn.kernels.triton.launching import tile_of
 
 # planes of one channel after another, each of whole octets; rows of whole groups
 CUT = Cut(large_inner=1, outer=0, large_count=1, octet=1)
@@ -23,25 +23,21 @@ TURN = 8 * 32
 SIZES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
-def form(family: str, bits: int) -> Form:
+def form(family: str, bits: int, share: int = 1) -> Form:
     """Return the form of a code, with dither, of whole groups."""
     found = FAMILIES[family]
     kind = 0 if found.affine else found.sides
-    return Form(kind, int(found.curve), int(found.unit), 0, bits, tile_of(found, bits, True), 0, 1)
+    return Form(kind, int(found.curve), int(found.unit), 0, bits, tile_of(found, bits, True, share), 0, 1)
 
 
-def case(name: str, kernel: Any, family: str, bits: int, passes: int, **constants: Any) -> Case:
-    """Return a case of a kernel over a code that reads and writes so many values for each element of one."""
-    chosen = form(family, bits)
+def case(name: str, kernel: Any, family: str, bits: int, passes: int, share: int = 1, **constants: Any) -> Case:
+    """Return a case of a kernel over a code that reads and writes so many values for each element of one.
+
+    It leaves the code one ``share``-th of its registers.
+    """
+    chosen = form(family, bits, share)
     nbytes = FLOAT_BYTES * passes + stored_bytes(FAMILIES[family], bits)
     return Case(f"{name} {family} {bits}", kernel, {"FORM": chosen, **constants}, GROUP * chosen.tile, nbytes)
-
-
-def normalizing(of: Case) -> Case:
-    """Return a case of a kernel that leaves a code fewer registers."""
-    whole = of.constants["FORM"]
-    own = whole._replace(tile=max(LEAST_TILE, whole.tile // NORMALIZING))
-    return replace(of, constants={**of.constants, "FORM": own}, elements=GROUP * own.tile)
 
 
 def stored_bytes(family: Family, bits: int) -> float:
@@ -90,8 +86,9 @@ def of_norms() -> list[Case]:
     both, rows = {"CUT": CUT}, {"CUT": CUT, "ROW_CUT": CUT}
     several = "row part sums"
     return [
-        normalizing(case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, **both)),
-        normalizing(case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, CUT=LAST)),
+        case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, NORMALIZING, **both),
+        case("normalize", batch_norm.normalize_kernel, "two_sided_normalized", 3, 2, NORMALIZING, **both),
+        case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, NORMALIZING, CUT=LAST),
         replace(
             case("gradient", batch_norm.gradient_kernel, "two_sided", 3, 2, **both, RECTIFIED=True),
             absent=frozenset({"of_noise"}),

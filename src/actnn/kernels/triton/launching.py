@@ -19,7 +19,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TILE = 64 if INTERPRETED else 16
 # fewer would leave threads idle
 LEAST_TILE = 4
-# bits above which words along a cubic, found bit by bit, want more registers; so do those with levels on both sides
+# bits above which words along a cubic, found bit by bit, want more registers; so do those with levels on both sides,
+# and these along a line too where something else wants registers
 FEW_BITS = 4
 # the format forbids fused multiply-adds
 OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
@@ -113,7 +114,7 @@ def tile_of(family: Family, bits: int, whole: bool, share: int = 1) -> int:
     # a curve needs twice the registers, and so do samples that end within a group
     tile = TILE // (1 if family.curve is Curve.LINEAR else 2) // (1 if whole else 2)
     both_sides = not family.affine and family.sides > 1
-    if family.curve is Curve.CUBIC and (bits > FEW_BITS or both_sides):
+    if (family.curve is Curve.CUBIC and (bits > FEW_BITS or both_sides)) or (share > 1 and both_sides):
         tile //= 2
     return max(LEAST_TILE, tile // share)
 
