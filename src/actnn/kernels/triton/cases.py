@@ -30,14 +30,17 @@ def form(family: str, bits: int, share: int = 1) -> Form:
     return Form(kind, int(found.curve), int(found.unit), 0, bits, tile_of(found, bits, True, share), 0, 1)
 
 
-def case(name: str, kernel: Any, family: str, bits: int, passes: int, share: int = 1, **constants: Any) -> Case:
-    """Return a case of a kernel over a code that reads and writes so many values for each element of one.
-
-    It leaves the code one ``share``-th of its registers.
-    """
-    chosen = form(family, bits, share)
+def case(name: str, kernel: Any, family: str, bits: int, passes: int, **constants: Any) -> Case:
+    """Return a case of a kernel over a code that reads and writes so many values for each element of one."""
+    chosen = form(family, bits)
     nbytes = FLOAT_BYTES * passes + stored_bytes(FAMILIES[family], bits)
     return Case(f"{name} {family} {bits}", kernel, {"FORM": chosen, **constants}, GROUP * chosen.tile, nbytes)
+
+
+def normalizing(name: str, family: str, **constants: Any) -> Case:
+    """Return a case of the kernel that normalises, and leaves a code fewer registers."""
+    of, own = case(name, batch_norm.normalize_kernel, family, 3, 2, **constants), form(family, 3, NORMALIZING)
+    return replace(of, constants={**of.constants, "FORM": own}, elements=GROUP * own.tile)
 
 
 def stored_bytes(family: Family, bits: int) -> float:
@@ -86,9 +89,9 @@ def of_norms() -> list[Case]:
     both, rows = {"CUT": CUT}, {"CUT": CUT, "ROW_CUT": CUT}
     several = "row part sums"
     return [
-        case("normalize", batch_norm.normalize_kernel, "two_sided", 3, 2, NORMALIZING, **both),
-        case("normalize", batch_norm.normalize_kernel, "two_sided_normalized", 3, 2, NORMALIZING, **both),
-        case("normalize channels last", batch_norm.normalize_kernel, "two_sided", 3, 2, NORMALIZING, CUT=LAST),
+        normalizing("normalize", "two_sided", CUT=CUT),
+        normalizing("normalize", "two_sided_normalized", CUT=CUT),
+        normalizing("normalize channels last", "two_sided", CUT=LAST),
         replace(
             case("gradient", batch_norm.gradient_kernel, "two_sided", 3, 2, **both, RECTIFIED=True),
             absent=frozenset({"of_noise"}),
