@@ -45,7 +45,7 @@ test-python: export OMP_WAIT_POLICY := passive
 test-python: $(VENV)/test-installed
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# All of what `make test` tries a few cases of: kernels of accelerators, interpreted and compiled; takes half an hour.
+# All of what `make test` tries a few cases of: kernels of accelerators, interpreted and compiled; takes an hour or two.
 test-triton: $(VENV)/test-installed
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest --numprocesses auto tests/kernels
 	ACTNN_TRITON_TESTS=all $(BIN)/python -m pytest --numprocesses auto tests/kernels/test_triton_compiled.py

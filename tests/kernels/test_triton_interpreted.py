@@ -32,7 +32,7 @@ def test_few_cases_have_everything_that_occurs():
     assert covering(cases, most=2) < few
 
 
-# all tests, by make test-triton, take half an hour
+# all tests, by make test-triton, take an hour or two
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="this is the process that interprets")
 @pytest.mark.parametrize("half", [0, 1])
